@@ -49,6 +49,7 @@ HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
         "storage": HTTPStatus.SERVICE_UNAVAILABLE,
         # The request may have been carried out: a client has to ask before it repeats it.
         "outcome-unknown": HTTPStatus.GATEWAY_TIMEOUT,
+        "worker-lost": HTTPStatus.SERVICE_UNAVAILABLE,
     }
 )
 

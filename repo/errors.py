@@ -106,6 +106,12 @@ class PurgedError(Error):
     kind = "purged"
 
 
+class WorkerLostError(Error):
+    """A process that worked for this call ended before it was done: it was killed, or crashed."""
+
+    kind = "worker-lost"
+
+
 class UnsupportedError(Error):
     """Made by a newer version, or needs something that this installation or store lacks."""
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         RepositoryRewound,
         StorageError,
         UnsupportedError,
+        WorkerLostError,
     )
     from tensorrepo.repository import Repository
     from tensorrepo.sdk import init
@@ -85,8 +86,8 @@ __all__ = [
     "Map", "Mix", "Model", "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied",
     "PurgedError", "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy",
     "Sampling", "Schema", "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text",
-    "Time", "Timestamp", "UnsupportedError", "View", "__version__", "clone", "col",
-    "decode_image", "export", "graph", "init", "open", "read",
+    "Time", "Timestamp", "UnsupportedError", "View", "WorkerLostError", "__version__", "clone",
+    "col", "decode_image", "export", "graph", "init", "open", "read",
 ]  # fmt: skip
 
 

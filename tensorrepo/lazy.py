@@ -220,7 +220,7 @@ _NAMES: Final = {
     "repo.errors": (
         "CollectedError CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
-        "RepositoryRewound StorageError UnsupportedError"
+        "RepositoryRewound StorageError UnsupportedError WorkerLostError"
     ),
     "report.page": "write_report",
     "repository": "Repository",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from tensorrepo.formats.common.tensors import import_library
-from tensorrepo.repo.errors import Error, InvalidInputError, StorageError
+from tensorrepo.repo.errors import InvalidInputError, StorageError, WorkerLostError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,7 +96,8 @@ def ordered_calls(
         ahead: most calls at once, done and not taken ones too; None: two for each CPU.
 
     Raises:
-        Error: what `call` raised, or workers that died of one item again and again.
+        Error: what `call` raised.
+        WorkerLostError: workers died of one item again and again.
     """
     ray = connected_ray(address)
     task = ray.remote(_called).options(
@@ -162,7 +163,7 @@ def _got(ray: Any, reference: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise task_failed(error) from error
     except ray.exceptions.RayError as error:
-        raise Error(
+        raise WorkerLostError(
             f"{died_of(error)} It was tried {RETRIES + 1} times. Too little memory kills workers "
             "as well: give smaller pieces of work."
         ) from error

@@ -65,6 +65,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "rate-limited": 7,
         "unsupported": 8,
         "outcome-unknown": 9,
+        "worker-lost": 10,
     }
 )
 

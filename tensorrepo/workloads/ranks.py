@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from tensorrepo.formats.dataset.streaming.collate.process import WorkFailed, as_error
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
 
 _ALIVE_SECONDS: Final = 1.0  # how often a rank looks whether its parent is there
 _END_SECONDS: Final = 5.0  # what a rank may take to end by itself
@@ -190,7 +190,7 @@ class RankProcesses:
 def _death(rank: int, code: int | None) -> WorkFailed:
     whose = f"the process of emulated accelerator {rank}"
     if code is None or code >= 0:
-        return WorkFailed(RuntimeError.__name__, f"{whose} exited ({code}) without a word", "")
+        return WorkFailed(WorkerLostError.__name__, f"{whose} exited ({code}) without a word", "")
     told = (
         f"{whose} was killed by signal {-code}. Signal 9 may be the system's answer to too little "
         "memory: emulate fewer accelerators, or give a smaller --batch-size."

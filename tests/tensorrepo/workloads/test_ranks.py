@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
 from tensorrepo.workloads.ranks import RankLink, RankMain, RankProcesses
 from tests.support.architecture.sources import ROOT
 
@@ -86,7 +86,7 @@ def test_all_ranks_work_on_each_order_and_answer_in_their_order(tmp_path: Path) 
     [
         (refuse, InvalidInputError, "rank 1 will not"),
         (die, InvalidInputError, "accelerator 1 was killed by signal 9"),
-        (leave, RuntimeError, "exited"),
+        (leave, WorkerLostError, "exited"),
     ],
 )
 def test_what_becomes_of_one_rank_is_raised_and_ends_the_others(

@@ -59,7 +59,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import (
 )
 from tensorrepo.formats.dataset.streaming.collate.turns import WorkerDied
 from tensorrepo.repo import errors
-from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
 
 _ALIGNMENT = 64
 _PLAIN = (bool, int, float, str, type(None))
@@ -513,7 +513,8 @@ class _Child:
         code = self._process.exitcode
         if code is not None and code < 0:
             raise WorkerDied(_death(code))
-        return WorkFailed(Error.__name__, _death(code), "")  # another one would exit as well
+        # Another one would exit as well.
+        return WorkFailed(WorkerLostError.__name__, _death(code), "")
 
     def read(self, ready: FrameReady, identify: Identify) -> MadeItem:
         """What lies in a block, whose rows `identify` names."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tensorrepo.repo.errors import Error
+from tensorrepo.repo.errors import WorkerLostError
 
 MOST_DEATHS: Final = 3  # of workers that follow each other, at one step
 _LATE: Final = 3.0  # times as long as others
@@ -113,7 +113,7 @@ class RemadeItems(Generic[W]):
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
             self._closed = True
-            raise Error(
+            raise WorkerLostError(
                 f"{died} {MOST_DEATHS + 1} workers died of this step, one after the other."
             ) from None
         if not self._closed:
