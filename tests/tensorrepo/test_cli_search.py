@@ -74,7 +74,7 @@ def test_conditions_metrics_refs_and_views_are_as_elsewhere(photos: Shell) -> No
         (2, ("photos", "caption", "--like", "0"), "no vector in column 'caption'"),
         (2, ("photos", "v", "--text", "a"), "looks for words in columns of Text"),
         (3, ("photos", "w", "--text", "a"), "'w'"),
-        (2, ("files/notes.txt", "v", "--text", "a"), "no rows to search"),
+        (2, ("files/notes.txt", "v", "--text", "a"), "which has no rows"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

@@ -42,6 +42,7 @@ def built(machine: str, folder: Path) -> Any:
         "delta_tokens",
         "encoding",
         "frequency_tables",
+        "jpeg_entropy",
         "products",
         "rans",
         "row_moves",

@@ -423,7 +423,7 @@ def test_a_branch_that_was_rebased_there_moves_here(
 
 def test_what_is_no_repository_says_so(repository: tr.Repository, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(tr.InvalidInputError, match=r"not a git repository.*a DVC project"):
+    with pytest.raises(tr.InvalidInputError, match=r"(?s)not a git repository.*a DVC project"):
         repository.import_history(tmp_path / "empty")
     with pytest.raises(tr.NotFoundError, match="there is no folder"):
         repository.import_history(tmp_path / "nowhere")

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tensorrepo.workloads.system_cache import drop, held_share, warm
+from tests.support.architecture.sources import ROOT
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two files of 4 MiB each that are on the disk, one below the other; and a link to one."""
-    (tmp_path / "deep").mkdir()
-    for name in ("a", "deep/b"):
-        with (tmp_path / name).open("wb") as file:
-            file.write(os.urandom(4 << 20))
-            file.flush()
-            os.fsync(file.fileno())
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    return tmp_path
+def folder() -> Iterator[Path]:
+    """Two files of 4 MiB each that are on the disk, one below the other; and a link to one.
+
+    They lie where the code does: folders of tests may be in memory.
+    """
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=build) as name:
+        folder = Path(name)
+        (folder / "deep").mkdir()
+        for each in ("a", "deep/b"):
+            with (folder / each).open("wb") as file:
+                file.write(os.urandom(4 << 20))
+                file.flush()
+                os.fsync(file.fileno())
+        (folder / "link").symlink_to(folder / "a")
+        yield folder
 
 
 def is_memory(folder: Path) -> bool:

@@ -135,12 +135,13 @@ def slow_transform(batch: Batch) -> Batch:
 def test_the_slowest_rows_are_named(remote: StoredDataset, batch_size: int) -> None:
     opened = partial(OPENED, batch_size=batch_size, transform=slow_transform)
     found = profile(remote, opened)
-    assert [each.row for each in found.slowest[:3]] == [7, 300, 100]
-    assert [each.row_id for each in found.slowest[:3]] == ids_of_rows(remote, [7, 300, 100])
-    assert found.slowest[0].seconds >= 0.06
+    rows = [each.row for each in found.slowest[:3]]
+    assert sorted(rows) == [7, 100, 300]  # a busy machine may have put any of them first
+    assert [each.row_id for each in found.slowest[:3]] == ids_of_rows(remote, rows)
+    assert all(each.seconds >= SLOW_ROWS[each.row] for each in found.slowest[:3])
     text = str(found)
     assert "slowest rows, one by one" in text
-    assert f"7 ({found.slowest[0].row_id})" in text
+    assert f"{rows[0]} ({found.slowest[0].row_id})" in text
 
 
 def test_a_transform_that_needs_whole_batches_names_no_rows(remote: StoredDataset) -> None:
