@@ -7,13 +7,14 @@ once, and a listing says what each of its files is, so that nobody asks file by 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.this_machine import set_unless_set
@@ -24,6 +25,7 @@ _READ_AHEAD_KB: Final = 1024
 _READDIRPLUS_AUTO: Final = 1 << 14  # FUSE_CAP_READDIRPLUS_AUTO: attributes with some listings alone
 _FILL_PLUS: Final = 1 << 1  # FUSE_FILL_DIR_PLUS
 _BEGUN_LISTINGS: Final = 64
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # as the kernel writes blanks in names
 Attributes = Mapping[str, int]  # by fields of `struct stat`; times in ns
 _Listed = tuple[int, tuple[str, Attributes]]  # numbered from 1
 
@@ -34,6 +36,26 @@ class MountOperations(Protocol):
     def listed(self, path: str) -> Iterator[tuple[str, Attributes]]:
         """Names in a folder, and the attributes of each: all of them have the same fields."""
         ...
+
+
+class Mount(NamedTuple):
+    """A mounted file system: the number of its device, as ``0:52``, and its type."""
+
+    device: str
+    type: str
+
+
+def mounts() -> dict[str, Mount]:
+    """File systems by where they are mounted, the uppermost; without /proc none is known."""
+    if sys.platform != "linux":
+        return {}
+    found: dict[str, Mount] = {}
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields, _, rest = line.partition(b" - ")
+        _, _, device, _, place, *_ = fields.split(b" ")
+        where = _OCTAL.sub(lambda digits: bytes([int(digits[1], 8)]), place)
+        found[os.fsdecode(where)] = Mount(device.decode(), rest.partition(b" ")[0].decode())
+    return found
 
 
 def mount_here(operations: MountOperations, folder: Path, *, source: str) -> None:
@@ -75,10 +97,10 @@ def raise_read_ahead(folder: Path) -> None:
 
     It asks for 128 KiB otherwise, whatever a file system tells it: eight times the calls.
     """
-    device = _devices().get(str(folder))
-    if device is not None:
+    mount = mounts().get(str(folder))
+    if mount is not None:
         with suppress(OSError):  # root alone may
-            Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(str(_READ_AHEAD_KB))
+            Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb").write_text(str(_READ_AHEAD_KB))
 
 
 def _load() -> Any:
@@ -126,12 +148,3 @@ def _with_attributes(fuse: Any) -> Any:
             return 0
 
     return MountServer
-
-
-def _devices() -> dict[str, str]:
-    """Numbers of mounted devices, as ``0:52``, by where they are."""
-    if sys.platform != "linux":
-        return {}
-    lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    fields = [line.split(" ") for line in lines]
-    return {each[4].encode().decode("unicode_escape"): each[2] for each in fields}

@@ -16,7 +16,6 @@ import logging
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
@@ -31,6 +30,7 @@ from tensorrepo.filesystem.libfuse import (
     Attributes,
     keep_in_kernel,
     mount_here,
+    mounts,
     raise_read_ahead,
 )
 from tensorrepo.formats.files.base import PresentedFile
@@ -281,7 +281,7 @@ def check_mountpoint(folder: Path) -> None:
 
 def mounted_at(folder: Path) -> bool:
     """Whether a file system is mounted over `folder`."""
-    return str(folder) in _mounts()
+    return str(folder) in mounts()
 
 
 def unmount(folder: Path) -> None:
@@ -291,7 +291,8 @@ def unmount(folder: Path) -> None:
         NotFoundError: no commit is mounted there.
         StorageError: the system refuses.
     """
-    if not _mounts().get(str(folder), "").startswith(f"fuse.{FILESYSTEM}"):
+    mount = mounts().get(str(folder))
+    if mount is None or not mount.type.startswith(f"fuse.{FILESYSTEM}"):
         raise NotFoundError(f"no commit is mounted at {folder}")
     told = "neither fusermount3, fusermount nor umount is there"
     for command in (["fusermount3", "-uz"], ["fusermount", "-uz"], ["umount", "-l"]):
@@ -328,16 +329,3 @@ def serve_mount(files: CommitFiles, time_ns: int, folder: Path, *, source: str) 
             f"cannot mount at {folder} (libfuse says {error}): /dev/fuse must be there, and you "
             "must be allowed to use it"
         ) from error
-
-
-def _mounts() -> dict[str, str]:
-    """Types of mounted file systems by where they are; without /proc none is known."""
-    if sys.platform != "linux":
-        return {}
-    lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
-    fields = [line.split(" ") for line in lines]
-    return {_unescaped(each[1]): each[2] for each in fields}
-
-
-def _unescaped(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("unicode_escape")

@@ -87,11 +87,18 @@ class ModelBytes:
         number = bisect_right(self._starts, at) - 1
         if not 0 <= number < len(self.parts):
             return self.size_bytes
-        start, part = self._starts[number], self.parts[number]
-        if isinstance(part, str) and at > start:
-            size = frame_bytes(self.model.spec(part).type)
+        start, size = self._starts[number], self._frames[number]
+        if size and at > start:
             return min(start + -(-(at - start) // size) * size, self._starts[number + 1])
         return at
+
+    @cached_property
+    def _frames(self) -> list[int]:
+        """Bytes of a frame of each part; 0: it has none."""
+        return [
+            frame_bytes(self.model.spec(part).type) if isinstance(part, str) else 0
+            for part in self.parts
+        ]
 
     @cached_property
     def _starts(self) -> list[int]:

@@ -96,6 +96,19 @@ def test_a_long_listing_has_all_sizes(full: Shell) -> None:
 
 
 @needs_fuse
+@pytest.mark.parametrize("name", ["мои фото", "a\\b\tc", "\N{LATIN SMALL LETTER E WITH ACUTE}"])
+def test_a_folder_may_have_any_name(full: Shell, name: str) -> None:
+    place = full.folder / name
+    full("mount", "v1", name)
+    try:
+        assert (place / "files/notes.txt").read_text() == "line one\n"
+        assert "already" in full.fails(CONFLICT, "mount", "v1", name)
+    finally:
+        full("unmount", name)
+    assert not mounted_at(place)
+
+
+@needs_fuse
 def test_it_ends_when_it_is_unmounted(full: Shell, mounted: Path) -> None:
     assert str(mounted) in full("unmount", str(mounted))
     assert os.listdir(mounted) == []
