@@ -7,15 +7,15 @@ once, and a listing says what each of its files is, so that nobody asks file by 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ctypes.util import find_library
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
+from tensorrepo.repo.backends.local import mount_over
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.this_machine import set_unless_set
 
@@ -25,7 +25,6 @@ _READ_AHEAD_KB: Final = 1024
 _READDIRPLUS_AUTO: Final = 1 << 14  # FUSE_CAP_READDIRPLUS_AUTO: attributes with some listings alone
 _FILL_PLUS: Final = 1 << 1  # FUSE_FILL_DIR_PLUS
 _BEGUN_LISTINGS: Final = 64
-_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # as the kernel writes blanks in names
 Attributes = Mapping[str, int]  # by fields of `struct stat`; times in ns
 _Listed = tuple[int, tuple[str, Attributes]]  # numbered from 1
 
@@ -36,26 +35,6 @@ class MountOperations(Protocol):
     def listed(self, path: str) -> Iterator[tuple[str, Attributes]]:
         """Names in a folder, and the attributes of each: all of them have the same fields."""
         ...
-
-
-class Mount(NamedTuple):
-    """A mounted file system: the number of its device, as ``0:52``, and its type."""
-
-    device: str
-    type: str
-
-
-def mounts() -> dict[str, Mount]:
-    """File systems by where they are mounted, the uppermost; without /proc none is known."""
-    if sys.platform != "linux":
-        return {}
-    found: dict[str, Mount] = {}
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        fields, _, rest = line.partition(b" - ")
-        _, _, device, _, place, *_ = fields.split(b" ")
-        where = _OCTAL.sub(lambda digits: bytes([int(digits[1], 8)]), place)
-        found[os.fsdecode(where)] = Mount(device.decode(), rest.partition(b" ")[0].decode())
-    return found
 
 
 def mount_here(operations: MountOperations, folder: Path, *, source: str) -> None:
@@ -97,7 +76,7 @@ def raise_read_ahead(folder: Path) -> None:
 
     It asks for 128 KiB otherwise, whatever a file system tells it: eight times the calls.
     """
-    mount = mounts().get(str(folder))
+    mount = mount_over(folder)
     if mount is not None:
         with suppress(OSError):  # root alone may
             Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb").write_text(str(_READ_AHEAD_KB))

@@ -30,11 +30,11 @@ from tensorrepo.filesystem.libfuse import (
     Attributes,
     keep_in_kernel,
     mount_here,
-    mounts,
     raise_read_ahead,
 )
 from tensorrepo.formats.files.base import PresentedFile
 from tensorrepo.formats.files.commit_files import CommitFiles, FileFacts
+from tensorrepo.repo.backends.local import mount_over
 from tensorrepo.repo.errors import (
     ConflictError,
     Error,
@@ -281,7 +281,7 @@ def check_mountpoint(folder: Path) -> None:
 
 def mounted_at(folder: Path) -> bool:
     """Whether a file system is mounted over `folder`."""
-    return str(folder) in mounts()
+    return mount_over(folder) is not None
 
 
 def unmount(folder: Path) -> None:
@@ -291,7 +291,7 @@ def unmount(folder: Path) -> None:
         NotFoundError: no commit is mounted there.
         StorageError: the system refuses.
     """
-    mount = mounts().get(str(folder))
+    mount = mount_over(folder)
     if mount is None or not mount.type.startswith(f"fuse.{FILESYSTEM}"):
         raise NotFoundError(f"no commit is mounted at {folder}")
     told = "neither fusermount3, fusermount nor umount is there"

@@ -119,12 +119,18 @@ def _children(pid: int) -> list[int]:
 
 
 def _forking(pid: int) -> list[int]:
-    found = _processes_of(pid)
-    return [one for one in found if b"forkserver" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [one for one in _processes_of(pid) if "forkserver" in _told_of(one, "cmdline")]
 
 
 def _processes_of(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(each) for each in _told_of(pid, f"task/{pid}/children").split()]
+
+
+def _told_of(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it ended since it was listed
+        return ""
 
 
 def _until(is_so: object) -> None:

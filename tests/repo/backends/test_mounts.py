@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.local import UNKNOWN, find_mount, mount_of
+from tensorrepo.repo.backends.local import UNKNOWN, find_mount, mount_of, mount_over
 
 TABLE = r"""
 25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -14,6 +14,7 @@ TABLE = r"""
 32 25 0:29 / /data rw - cifs //server/share rw
 33 25 8:17 / /data rw - xfs /dev/sdb1 rw,noquota
 34 30 0:30 / /mnt/team/scratch rw - tmpfs tmpfs rw
+35 25 0:31 / /фото мои x rw - fuse.tensorrepo x rw
 nonsense
 """
 
@@ -29,11 +30,26 @@ nonsense
         ("/mnt/team data/x", "fuse.rclone", Guarantee.SINGLE_WRITER),
         ("/mnt/team/scratch/x", "tmpfs", Guarantee.ATOMIC),
         ("/data/x", "xfs", Guarantee.ATOMIC),
+        (
+            "/фото\N{NO-BREAK SPACE}мои\N{LINE SEPARATOR}x",
+            "fuse.tensorrepo",
+            Guarantee.SINGLE_WRITER,
+        ),
     ],
 )
 def test_the_deepest_and_latest_mount_decides(path: str, kind: str, guarantee: Guarantee) -> None:
     mount = find_mount(path, TABLE)
     assert (mount.type, mount.guarantee) == (kind, guarantee)
+
+
+def test_the_device_is_told() -> None:
+    assert find_mount("/data", TABLE).device == "8:17"
+
+
+def test_what_is_mounted_over_a_folder_is_not_what_it_lies_on(tmp_path: Path) -> None:
+    assert mount_over(tmp_path) is None
+    over = mount_over(Path("/proc"))
+    assert over is None or over.type == "proc"
 
 
 def test_options_of_the_mount_and_of_the_file_system_are_told() -> None:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tensorrepo.repo.backends.local import mount_of
 from tensorrepo.workloads.system_cache import drop, held_share, warm
 from tests.support.architecture.sources import ROOT
 
@@ -35,10 +36,7 @@ def folder() -> Iterator[Path]:
 
 def is_memory(folder: Path) -> bool:
     """Whether files below a folder have no other place than memory."""
-    told = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    kinds = {at: kind for _, at, kind, *_ in told}
-    nearest = next(str(each) for each in (folder, *folder.parents) if str(each) in kinds)
-    return kinds[nearest] in {"tmpfs", "ramfs"}
+    return mount_of(folder).type in {"tmpfs", "ramfs"}
 
 
 def test_what_was_read_is_held_and_what_was_dropped_is_not(folder: Path) -> None:
