@@ -7,7 +7,7 @@ knows better it says by `note`: that its POST only asks, or that its answer is d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,18 +41,24 @@ class AuditNote:
         kind: what it is; None: nothing that is written down.
         detail: more, in a few words without secrets.
         actor: name of whom it is about, where that is not who asks.
+        paths: what was asked for, where the request's own path does not say it.
     """
 
     kind: EventKind | None
     detail: str = ""
     actor: str = ""
+    paths: tuple[str, ...] = ()
 
 
 def note(
-    request: HTTPConnection, kind: EventKind | None, detail: str = "", actor: str = ""
+    request: HTTPConnection,
+    kind: EventKind | None,
+    detail: str = "",
+    actor: str = "",
+    paths: Iterable[str] = (),
 ) -> None:
     """Say what the audit log calls a request, instead of what its method and answer suggest."""
-    request.scope[_NOTE] = AuditNote(kind, detail, actor)
+    request.scope[_NOTE] = AuditNote(kind, detail, actor, tuple(paths))
 
 
 class Auditing:
@@ -118,7 +124,7 @@ def _event(scope: Scope, told: AuditNote, now: int, status: int, sent: int) -> A
         request_id=scope.get("request_id", ""),
         repository=_repository(scope),
         method=scope["method"],
-        paths=(scope["path"],),
+        paths=told.paths or (scope["path"],),
         status=status,
         bytes=sent if told.kind == "download" else 0,
         detail=told.detail,

@@ -28,14 +28,16 @@ from tensorrepo.api.routes.repositories import (
     make_repository,
 )
 from tensorrepo.api.service import Service
+from tensorrepo.api.transfer.addresses import sign_objects
 from tensorrepo.api.transfer.reading import identity_of, log_tail, open_key, some_keys
-from tensorrepo.api.transfer.stored_values import StoredValue, signed_address
+from tensorrepo.api.transfer.stored_values import SIGNED_SECONDS, StoredValue, signed_address
 from tensorrepo.api.transfer.ways import open_reached, visible_state
 from tensorrepo.repo.backends.base import SignsRequests
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
     DIRECT_HEADER,
+    MOST_ADDRESSES,
     parse_way,
 )
 from tensorrepo.repo.log.log_slots import MAX_GENERATION
@@ -57,6 +59,23 @@ class KeyInfo(BaseModel):
     key: str
     bytes: int
     modified_seconds: float | None = Field(description="By the store's clock.")
+
+
+class WantedObjects(BaseModel):
+    """Objects that are to be read."""
+
+    keys: list[Annotated[str, Field(max_length=520)]] = Field(
+        min_length=1,
+        max_length=MOST_ADDRESSES,
+        description="Below `store/`: `objects/...`, or `reach/` and a way.",
+    )
+
+
+class ObjectAddresses(BaseModel):
+    """Where objects may be read."""
+
+    seconds: int = Field(description="How long the addresses are good.")
+    addresses: dict[str, str] = Field(description="By key; what has none is asked for here.")
 
 
 class StateInfo(BaseModel):
@@ -129,6 +148,19 @@ def read_key(
 ) -> Response:
     """As it lies in the store: clients verify it. Takes the right to read all refs."""
     return answer_value(open_key(access, key), service, request, asked)
+
+
+@router.post(_BASE + "/addresses", summary="Where large objects may be read")
+def make_addresses(
+    access: AccessOf, service: ServiceOf, request: Request, wanted: WantedObjects
+) -> ObjectAddresses:
+    """In the store itself, for 15 minutes, by any range. Those that are left out have none."""
+    signed = sign_objects(access, wanted.keys, service.settings.presigned_bytes)
+    detail = f"by addresses of the store, {signed.size_bytes} bytes" if signed.urls else ""
+    base = STORE_PATH.replace("{repository:repository}", access.name)
+    paths = (base.replace("{key:path}", key) for key in signed.urls)
+    note(request, "download" if signed.urls else None, detail, paths=paths)
+    return ObjectAddresses(seconds=SIGNED_SECONDS, addresses=dict(signed.urls))
 
 
 def answer_value(

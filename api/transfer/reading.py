@@ -14,6 +14,7 @@ from tensorrepo.api.transfer.stored_values import (
     KnownSizes,
     RemoteValue,
     StoredValue,
+    afar_value,
     open_value,
 )
 from tensorrepo.repo.backends.base import StoredKey, check_key
@@ -56,6 +57,14 @@ def known_value(access: RepositoryAccess, key: str) -> RemoteValue | None:
         return None
     access.require(Action.READ)
     return RemoteValue(access.core.backend, key, size, sizes)
+
+
+def afar_key(access: RepositoryAccess, key: str) -> RemoteValue:
+    """What `open_key` gives of an object of a store afar, unread. Raises as that does."""
+    access.require(Action.READ)
+    if not (key.startswith(_OBJECTS) and _is_served(key)):
+        raise NotFoundError(f"{access.name} has no object {key!r:.200}")
+    return afar_value(access.core.backend, key, access.served.kept(KnownSizes))
 
 
 def list_keys(access: RepositoryAccess, prefix: str, after: str | None) -> Iterator[StoredKey]:

@@ -171,6 +171,11 @@ def signed_address(
     return value.backend.signed_url(value.key, SIGNED_SECONDS, headers=headers)
 
 
+def afar_value(backend: Backend, key: str, sizes: KnownSizes) -> RemoteValue:
+    """An object of a store afar, of which only the size is looked up. Raises NotFoundError."""
+    return RemoteValue(backend, key, sizes.size(backend, key), sizes)
+
+
 def open_value(backend: Backend, key: str, sizes: KnownSizes | None = None) -> StoredValue:
     """The value under `key`; reads, so not for the event loop. Raises NotFoundError.
 

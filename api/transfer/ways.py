@@ -8,12 +8,20 @@ refs, so that a way costs one look at one list of links.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.repositories.opening import ServedRepository
-from tensorrepo.api.transfer.stored_values import KnownSizes, SmallValue, StoredValue, open_value
+from tensorrepo.api.transfer.stored_values import (
+    KnownSizes,
+    RemoteValue,
+    SmallValue,
+    StoredValue,
+    afar_value,
+    open_value,
+)
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.log.reader import LogView
@@ -117,16 +125,30 @@ def open_object(
     store: ObjectStore, digest: Digest, view: LogView, sizes: KnownSizes | None = None
 ) -> StoredValue:
     """An object wherever it lies: under its newest label, under another one, or in a pack."""
-    store.refuse_purged(digest)
-    labels = sorted({store.known_label(digest, [each]) for each in view.state.graves} | {0})
-    for label in reversed(labels):
+    for key in _keys(store, digest, view):
         try:
-            return open_value(store.backend, object_key(digest, label), sizes)
+            return open_value(store.backend, key, sizes)
         except NotFoundError:
             continue
     found = store.get(digest)
     encoded = encode_object(found.kind, found.payload, found.links)
     return SmallValue(b"".join(encoded.parts))
+
+
+def _keys(store: ObjectStore, digest: Digest, view: LogView) -> list[str]:
+    """Where an object may lie, the newest label first. Raises PurgedError."""
+    store.refuse_purged(digest)
+    labels = sorted({store.known_label(digest, [each]) for each in view.state.graves} | {0})
+    return [object_key(digest, label) for label in reversed(labels)]
+
+
+def afar_reached(access: RepositoryAccess, way: Sequence[Digest]) -> RemoteValue | None:
+    """The object at the end of a way, unread; None: it lies in a pack. Raises as `open_reached`."""
+    access.served.kept(Ways).prove(access, way)
+    for key in _keys(access.core.objects, way[-1], access.view):
+        with suppress(NotFoundError):
+            return afar_value(access.core.backend, key, access.served.kept(KnownSizes))
+    return None
 
 
 def visible_state(access: RepositoryAccess) -> tuple[LogView, bytes]:

@@ -41,11 +41,13 @@ from tensorrepo.repo.backends.base import (
     ToldState,
     check_prefix,
 )
+from tensorrepo.repo.backends.direct_reads import DirectReads, StoreAddresses
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.backends.remote import (
     SENDING_MUCH,
     RemoteReader,
     StoreLocation,
+    check_process,
     explain,
     find_place,
     open_store,
@@ -95,6 +97,10 @@ _IN_FLIGHT_BYTES: Final = 128 << 20
 _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
 _TOLD_BYTES: Final = 4 << 20  # of objects that came with the answers to appends
+_NO_ADDRESSES: Final = 600.0  # seconds, after a service gave none
+_BY_ADDRESS: Final = ("objects/", "reach/")
+# Settings of obstore's client that a connection of our own would not have.
+_OWN_WAYS: Final = frozenset({"proxy_url", "root_certificate", "allow_invalid_certificates"})
 _IDENTITY: Final = "repo.json"
 _REVISION: Final = {CLIENT_HEADER: str(REVISION)}
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,512}")
@@ -268,6 +274,10 @@ class ServiceBackend(RemoteReader):
         self.guarantee = Guarantee.ATOMIC
         self._gathered = threading.local()
         self._told = LimitedCache[bytes](_TOLD_BYTES)
+        self._direct: DirectReads | None = None
+        if direct_bytes is not None and not client.keys() & _OWN_WAYS:
+            plain = urlsplit(self._api).scheme == "http"
+            self._direct = DirectReads(StoreAddresses(self._addresses), plain=plain)
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -281,6 +291,22 @@ class ServiceBackend(RemoteReader):
     def size(self, key: str) -> int | None:
         here = self._waiting.get(key) or self._told.get(key)
         return super().size(key) if here is None else len(here)
+
+    def _range(self, store: Any, key: str, start: int, stop: int) -> Buffer:
+        if self._direct is not None and key.startswith(_BY_ADDRESS):
+            check_process()
+            data = self._direct.read(key, start, stop)
+            if data is not None:
+                return data
+        return super()._range(store, key, start, stop)
+
+    def _addresses(self, keys: Sequence[str]) -> tuple[Mapping[str, str], float]:
+        """See `StoreAddresses`."""
+        try:
+            found = self.call("POST", "/addresses", json={"keys": [*keys]}, tries=1).json()
+        except Error:  # who reads asks the service itself, and is told why
+            return {}, _NO_ADDRESSES
+        return found["addresses"], found["seconds"]
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         cursor: str | None = None
@@ -311,6 +337,8 @@ class ServiceBackend(RemoteReader):
     def close(self) -> None:
         if "_http" in vars(self):
             self._http.close()
+        if self._direct is not None:
+            self._direct.close()
 
     @contextmanager
     def gathering(self) -> Iterator[None]:

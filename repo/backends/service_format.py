@@ -29,6 +29,7 @@ MAX_MESSAGE_BYTES: Final = 32 << 20
 MAX_OBJECTS: Final = 4096  # of one message
 SMALL_BYTES: Final = 1 << 20  # larger objects travel by themselves, in pieces
 PIECE_BYTES: Final = 32 << 20  # of a large object that one request brings
+MOST_ADDRESSES: Final = 32  # of one call: an event of the audit log names as many
 
 # Layout: bytes of the head | head | the objects that it lists, one after the other.
 HEAD_BYTES = Struct("<I")

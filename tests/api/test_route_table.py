@@ -86,6 +86,7 @@ READING = frozenset(
     {
         "POST /api/v1/repositories/{repository:repository}/-/sql",
         "POST /api/v1/repositories/{repository:repository}/-/sql/arrow",
+        "POST /api/v1/repositories/{repository:repository}/-/addresses",
         "POST /{repository:repository}/-/new-request",  # the form again, with what is wrong
         "POST /{repository:repository}/api/2.0/mlflow/experiments/search",
         "POST /{repository:repository}/api/2.0/mlflow/runs/search",

@@ -19,9 +19,10 @@ from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.support.builders.repositories import commit_files, files_at, tip_of
-from tests.support.servers.object_stores import Bucket, s3_on_moto
+from tests.support.servers.object_stores import Bucket, s3_on_moto, s3_on_ours
 from tests.support.servers.service import RunningService, caches_of, running_service
 
 PRESIGNED_BYTES = 1 << 20
@@ -29,9 +30,12 @@ BASE = "/api/v1/repositories/team/photos/-"
 STORE = f"{BASE}/store"
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    with s3_on_moto() as made:
+@pytest.fixture(scope="module", params=["moto", "ours"])
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    root = tmp_path_factory.mktemp("s3")
+    with s3_on_moto() if request.param == "moto" else s3_on_ours(root) as made:
         yield made
 
 
@@ -113,6 +117,56 @@ def test_an_address_is_bound_to_the_range_that_was_asked_for(
         signed = client.get(f"{STORE}/{key}", headers=asked).headers["Location"]
     assert "X-Amz-SignedHeaders=host%3Brange" in signed
     assert httpx.get(signed, headers=asked).content == whole[7 : 1 << 20]
+
+
+def test_addresses_of_many_objects_come_in_one_answer_and_are_audited(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    small = encode_object(Kind.CHUNK, b"words").link.digest
+    stored = [_large(remote) for _ in range(2)]
+    keys = [key for key, _ in stored]
+    asked = {"keys": [*keys, f"objects/{small[:2]}/{small[2:]}", "log/hint"]}
+    with over_s3.client() as client:
+        answer = client.post(f"{BASE}/addresses", json=asked).json()
+    found = answer["addresses"]
+    ranged = [httpx.get(found[key], headers={"Range": "bytes=5-99"}).content for key in keys]
+    told = [one for one in over_s3.audited() if one["kind"] == "download"][-1]
+    narrow = over_s3.user("nan", Grant("team/photos", Action.READ, "heads/other"))
+    with over_s3.client(narrow) as client:
+        refused = client.post(f"{BASE}/addresses", json=asked)
+    assert (sorted(found), answer["seconds"]) == (sorted(keys), 900)
+    assert ranged == [whole[5:100] for _, whole in stored]
+    assert told["paths"] == [f"{STORE}/{key}" for key in keys]
+    assert refused.status_code == 403
+
+
+def test_a_stream_of_ranges_asks_the_service_twice(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    key, whole = _large(remote)
+    before = len(over_s3.audited())
+    read = [bytes(remote.backend.read_range(key, at, at + 999)) for at in range(0, 9990, 999)]
+    told = [one["method"] for one in over_s3.audited()[before:]]
+    assert b"".join(read) == whole[:9990]
+    assert told == ["GET", "POST"]
+
+
+def test_who_may_read_some_refs_gets_addresses_by_ways(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    commit_files(remote, {"far": os.urandom(2 << 20)})
+    token = over_s3.user("pat", Grant("team/photos", Action.READ, "heads/main"))
+    url = f"{over_s3.url}/team/photos"
+    partial = open_repository(open_http(url, {"token": token}, environment={}), drivers={})
+    tree = read_commit(partial.objects, tip_of(partial)).tree
+    link = partial.objects.describe(dict(partial.entries(tree))["far"].digest)
+    before = len(over_s3.audited())
+    read = [bytes(partial.objects.read_range(link, at, at + 9)) for at in (0, 9, 18)]
+    told = [one["method"] for one in over_s3.audited()[before:]]
+    partial.close()
+    whole = remote.objects.get(link.digest).payload
+    assert b"".join(read) == whole[:27]
+    assert told == ["GET", "POST"]
 
 
 def _counted(over_s3: RunningService) -> list[str]:

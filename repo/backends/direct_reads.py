@@ -1,0 +1,206 @@
+"""Ranges of a service's objects straight from its store, by signed URLs that are kept for a while.
+
+A service that lets its clients go past it answers a read of a large value by a redirect: each range
+of a stream asks it first. Who reads an object for the second time asks for an address of all of it,
+which is good for every range until it expires. Threads that wait for addresses share one call.
+
+Whatever fails here is no error: the caller asks the service, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from itertools import islice
+from typing import Final
+from urllib.parse import urlsplit
+
+from tensorrepo.repo.backends.service_format import MOST_ADDRESSES
+from tensorrepo.repo.objects.cache import LimitedCache
+
+_EARLY_SECONDS: Final = 60.0  # an address is left before it expires
+_TIMEOUT_SECONDS: Final = 30.0
+_KNOWN_BYTES: Final = 16 << 20
+_ADDRESS_BYTES: Final = 1500  # that one takes in memory, about
+_MOST_IDLE: Final = 128  # connections
+_MOST_FAILURES: Final = 3  # connections in a row: this network may lead to the service alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of an object: its address, if it has one, and until when that is good."""
+
+    url: str | None
+    until: float
+
+
+_SEEN: Final = _Known(None, 0.0)  # it was read, and nobody asked yet
+Ask = Callable[[Sequence[str]], tuple[Mapping[str, str], float]]
+
+
+class StoreAddresses:
+    """Addresses of objects by key, asked for together. Thread-safe.
+
+    Args:
+        ask: gives addresses for some keys, and for how many seconds they are good. Keys that it
+            leaves out have none.
+        timer: seconds from any start.
+    """
+
+    def __init__(self, ask: Ask, timer: Callable[[], float] = time.monotonic) -> None:
+        self._ask, self._timer = ask, timer
+        self._known = LimitedCache[_Known](_KNOWN_BYTES)
+        self._wanted: dict[str, None] = {}
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+
+    def find(self, key: str) -> str | None:
+        """Address of an object that is read again; None: it has none, or is read for once yet."""
+        known = self._known.get(key)
+        if known is None:
+            self._known.put(key, _SEEN, _ADDRESS_BYTES)
+            return None
+        if self._timer() < known.until:
+            return known.url
+        with self._lock:
+            self._wanted[key] = None
+        with self._turn:  # whoever has it asks for all that wait
+            known = self._known.get(key)
+            if known is None or self._timer() >= known.until:
+                self._ask_for(key)
+                known = self._known.get(key)
+        return None if known is None else known.url
+
+    def drop(self, key: str) -> None:
+        """Its address is good no more."""
+        self._known.drop(key)
+
+    def _ask_for(self, key: str) -> None:
+        with self._lock:
+            self._wanted.pop(key, None)
+            keys = [key, *islice(self._wanted, MOST_ADDRESSES - 1)]
+            for one in keys[1:]:
+                del self._wanted[one]
+        asked_at = self._timer()
+        found, seconds = self._ask(keys)
+        until = asked_at + seconds - _EARLY_SECONDS
+        for one in keys:
+            self._known.drop(one)
+            self._known.put(one, _Known(found.get(one), until), _ADDRESS_BYTES)
+
+
+class DirectReads:
+    """Reads of ranges by addresses. Thread-safe; each thread that reads has a connection.
+
+    Args:
+        addresses: gives the addresses.
+        plain: whether an address may be without TLS.
+    """
+
+    def __init__(self, addresses: StoreAddresses, *, plain: bool) -> None:
+        self._addresses, self._plain = addresses, plain
+        self._idle: dict[str, list[HTTPConnection]] = {}
+        weakref.finalize(self, _close_all, self._idle)  # many never close a repository
+        self._lock = threading.Lock()
+        self._failures = 0
+
+    def read(self, key: str, start: int, stop: int) -> memoryview | None:
+        """Bytes ``[start, stop)`` of an object, not verified; None: ask the service for them."""
+        if stop <= start or self._failures >= _MOST_FAILURES:
+            return None
+        address = self._addresses.find(key)
+        if address is None:
+            return None
+        data = self._get(address, start, stop)
+        if data is None:
+            self._addresses.drop(key)
+        return data
+
+    def close(self) -> None:
+        """Close connections that nobody reads from."""
+        with self._lock:
+            _close_all(self._idle)
+
+    def _get(self, address: str, start: int, stop: int) -> memoryview | None:
+        parts = urlsplit(address)
+        if parts.scheme != "https" and not (self._plain and parts.scheme == "http"):
+            return None
+        origin, target = f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"
+        while (connection := self._take(origin)) is not None:
+            try:
+                data = _fetch(connection, target, start, stop)
+            except (OSError, HTTPException):  # it was idle for too long, perhaps
+                connection.close()
+                continue
+            self._keep(origin, connection)
+            return data
+        return self._get_anew(origin, target, start, stop)
+
+    def _get_anew(self, origin: str, target: str, start: int, stop: int) -> memoryview | None:
+        connection = self._connect(origin)
+        try:
+            data = _fetch(connection, target, start, stop)
+        except (OSError, HTTPException):
+            connection.close()
+            self._failures += 1
+            return None
+        self._failures = 0
+        self._keep(origin, connection)
+        return data
+
+    def _connect(self, origin: str) -> HTTPConnection:
+        scheme, _, host = origin.partition("://")
+        if scheme == "http":
+            return HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
+        return HTTPSConnection(host, timeout=_TIMEOUT_SECONDS, context=self._tls)
+
+    def _take(self, origin: str) -> HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get(origin)
+            return idle.pop() if idle else None
+
+    def _keep(self, origin: str, connection: HTTPConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(origin, [])
+            if len(idle) < _MOST_IDLE:
+                idle.append(connection)
+                return
+        connection.close()
+
+    # Made when needed: it reads the system's certificates, 10 ms.
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+
+def _close_all(idle: dict[str, list[HTTPConnection]]) -> None:
+    for connections in idle.values():
+        for connection in connections:
+            connection.close()
+    idle.clear()
+
+
+def _fetch(connection: HTTPConnection, target: str, start: int, stop: int) -> memoryview | None:
+    """Exactly bytes ``[start, stop)``; None where the answer is something else.
+
+    Raises:
+        OSError, HTTPException: the connection is of no use any more.
+    """
+    connection.request("GET", target, headers={"Range": f"bytes={start}-{stop - 1}"})
+    with connection.getresponse() as answer:
+        if answer.status != 206 or answer.length != stop - start:
+            connection.close()  # what else comes is of no use
+            return None
+        data = memoryview(bytearray(stop - start))
+        filled = 0
+        while filled < data.nbytes:
+            count = answer.readinto(data[filled:])
+            if not count:
+                raise OSError("the answer ended before its length")
+            filled += count
+        return data
