@@ -62,7 +62,7 @@ from tensorrepo.api.routes import (
     trees,
     webhooks,
 )
-from tensorrepo.api.routes.memory_reads import MemoryReads
+from tensorrepo.api.routes.short_ways import ShortWays
 from tensorrepo.api.service import Service, open_service
 from tensorrepo.api.settings import Settings, machine_environment
 
@@ -153,7 +153,7 @@ def create_app(
     app.state.error_forms = ERROR_FORMS
     app.state.metrics = make_metrics(chosen.metrics_folder)
     # From the inside out.
-    app.add_middleware(MemoryReads)
+    app.add_middleware(ShortWays)
     app.add_middleware(Idempotency)
     app.add_middleware(ClientVersions, oldest=chosen.oldest_client)
     app.add_middleware(Authentication)

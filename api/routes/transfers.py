@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import wrap_future
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -20,7 +21,13 @@ from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.service import Service
-from tensorrepo.api.transfer.appending import Appending, LandedEntries, appender_of, appending_of
+from tensorrepo.api.transfer.appending import (
+    Appending,
+    LandedEntries,
+    appender_of,
+    appending_of,
+    as_it_is,
+)
 from tensorrepo.api.transfer.direct_uploads import DirectUpload
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
@@ -43,6 +50,8 @@ _MESSAGE: Final[dict[str, Any]] = {
 }
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="Name of an object.")]
 MOST_OBJECT_BYTES: Final = 1 << 48
+APPEND_PATH: Final = _BASE + "/append"
+_SMALL_BYTES: Final = 256 << 10  # of a message that the appender checks by the way
 
 
 class StoredObjects(BaseModel):
@@ -199,7 +208,7 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
 
 
 @router.post(
-    _BASE + "/append",
+    APPEND_PATH,
     summary="Append to the log",
     openapi_extra=_MESSAGE,
     response_model=LandedAppend,
@@ -211,8 +220,12 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
     """
     require_writer(access)
     body = await _body(request)
-    appending = await run_in_threadpool(_appending, access, service, body)
-    landed = await wrap_future(appender_of(access.served).submit(appending))
+    check = partial(_appending, access, service, body)
+    # A thread of its own costs more than to check what is small. With a quota the store is listed.
+    if len(body) > _SMALL_BYTES or service.settings.repository_bytes is not None:
+        appending = await run_in_threadpool(check)
+        check = partial(as_it_is, appending)
+    landed = await wrap_future(appender_of(access.served).submit(check))
     return Response(_encoded(landed), media_type="application/json")
 
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -70,7 +71,7 @@ from tensorrepo.repo.log.records import (
     decode_ref_updates,
 )
 from tensorrepo.repo.log.state import State
-from tensorrepo.repo.objects.envelope import Kind, decode_object, stored_form
+from tensorrepo.repo.objects.envelope import Kind, stored_form
 from tensorrepo.repo.objects.incarnations import object_key
 
 MOST_TRANSACTIONS: Final = 64  # in one record
@@ -140,11 +141,29 @@ def appending_of(
 
     def read_bulk(digest: Digest) -> tuple[Update, ...]:
         if digest in offered:
-            return decode_ref_updates(decode_object(offered[digest].parts[0]).payload)
+            return decode_ref_updates(offered[digest].envelope().payload)
         return access.core.log.read_bulk(digest)
 
     parsed = as_callers(access, parse_entries(entries), read_bulk)
     return Appending(access, parsed, generation, merges, offered, possession)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An append that waits for its turn: `check` makes what is judged, of what came."""
+
+    check: Callable[[], Appending]
+    future: Future[LandedEntries] = field(default_factory=Future)
+
+    def checked(self) -> Appending | None:
+        """What is to be judged; None: it was refused."""
+        try:
+            one = self.check()
+        except Exception as error:  # noqa: BLE001  told to whoever waits
+            self.future.set_exception(error)
+            return None
+        one.future = self.future
+        return one
 
 
 class SeenTransactions:
@@ -191,17 +210,21 @@ class Appender:
 
     def __init__(self, served: ServedRepository) -> None:
         self._served, self._core = served, served.core
-        self._waiting: deque[Appending] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._lock = Lock()
         self._seen = SeenTransactions()
         self._pool = ThreadPoolExecutor(1, f"append-{served.name}")
 
-    def submit(self, appending: Appending) -> Future[LandedEntries]:
-        """Have it appended with the next group; the future ends when it is durable, or refused."""
+    def submit(self, check: Callable[[], Appending]) -> Future[LandedEntries]:
+        """Have what `check` makes appended with the next group; it is called on this thread.
+
+        The future ends when it is durable, or refused, by `check` too.
+        """
+        waiting = _Waiting(check)
         with self._lock:
-            self._waiting.append(appending)
+            self._waiting.append(waiting)
         self._pool.submit(self._run)
-        return appending.future
+        return waiting.future
 
     def _run(self) -> None:
         group = self._take()
@@ -217,7 +240,8 @@ class Appender:
     def _take(self) -> list[Appending]:
         with self._lock:
             count = min(len(self._waiting), MOST_TRANSACTIONS)
-            return [self._waiting.popleft() for _ in range(count)]
+            group = [self._waiting.popleft() for _ in range(count)]
+        return [one for each in group if (one := each.checked()) is not None]
 
     def _append(self, group: list[Appending]) -> None:
         decision = _Decision(self._served, self._seen, group)
@@ -226,7 +250,7 @@ class Appender:
         )
         for one in decision.postponed:
             with self._lock:
-                self._waiting.appendleft(one)
+                self._waiting.appendleft(_Waiting(partial(as_it_is, one), one.future))
             self._pool.submit(self._run)
         news = _News(self._core, decision.writer)
         for one in group:
@@ -272,7 +296,7 @@ class _News:
         pending = [tip]
         while pending:
             found = self.writer.written.get(pending.pop())
-            for link in () if found is None else decode_object(b"".join(found.parts)).links:
+            for link in () if found is None else found.envelope().links:
                 if link.kind is Kind.TREE_PAGE and link.digest in self.writer.written:
                     yield link.digest
                     pending.append(link.digest)
@@ -283,6 +307,11 @@ class _News:
             data = b"".join(stored_form(self.writer.written[digest]))
             self._forms[digest] = object_key(digest, label), data
         return self._forms[digest]
+
+
+def as_it_is(appending: Appending) -> Appending:
+    """What was checked already, for `Appender.submit`."""
+    return appending
 
 
 def _shared(error: BaseException, one: Appending) -> BaseException:

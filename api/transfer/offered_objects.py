@@ -42,7 +42,7 @@ def check_object(digest: Digest, data: Buffer) -> EncodedObject:
         raise InvalidInputError(f"object {digest:.12} was not stored: {error}") from error
     link = envelope.link(digest)
     refuse_kind(link)
-    return EncodedObject(link, (whole,))
+    return EncodedObject(link, (whole,), envelope)
 
 
 def refuse_kind(link: ObjectLink) -> None:
@@ -93,7 +93,7 @@ class OfferedWriter(ObjectWriter):
         encoded = self.offered.get(digest)
         if encoded is not None:
             self.store.refuse_purged(digest)
-            found = decode_object(encoded.parts[0])
+            found = encoded.envelope()
         else:
             found = super().get(digest)
         if encoded is not None or digest in self.own:

@@ -10,10 +10,12 @@ Source:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -43,6 +45,7 @@ MAX_ROOT_BYTES = 16 << 10
 _END_MASK = 0x7F
 KINDS = {int(kind): kind for kind in Kind}
 _KNOWN_BYTES: Final = 1 << 20  # of pages, whose items take about nine times as much
+_REMEMBERED_ENDS: Final = 1 << 13
 
 
 class Entry(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -102,14 +105,38 @@ class Page:
 _KNOWN: Final = LimitedCache[Page](_KNOWN_BYTES)
 
 
+class _Laid(NamedTuple):
+    """A page and its bytes: item `n` is ``data[bounds[n] : bounds[n + 1]]``."""
+
+    data: bytes
+    page: Page
+    bounds: list[int]
+
+
+# The page that was seen last at a place, which its level and its first path name: what follows it
+# there differs in a few items, and only those are parsed, or encoded.
+_SEEN: Final = LimitedCache[_Laid](_KNOWN_BYTES)
+
+
+def _note(laid: _Laid) -> None:
+    if laid.page.items:
+        place = laid.page.level, laid.page.items[0][0]
+        _SEEN.drop(place)
+        _SEEN.put(place, laid, len(laid.data))
+
+
 def encode_page(page: Page) -> bytes:
     """The canonical bytes of a page whose items are in order, and valid, already.
 
     What it returns need not be parsed by `decode_page`: that is the same page.
     """
-    pieces = [HEADER.pack(VERSION, page.level, len(page.items))]
-    previous = b""
-    for path, entry in page.items:
+    items = page.items
+    seen = _SEEN.get((page.level, items[0][0])) if items else None
+    head, tail = (0, 0) if seen is None else _equal_ends(seen.page.items, items)
+    pieces = [] if seen is None else [seen.data[HEADER.size : seen.bounds[head]]]
+    bounds = [HEADER.size] if seen is None else seen.bounds[: head + 1]
+    at, previous = bounds[-1], items[head - 1][0].encode("ascii") if head else b""
+    for path, entry in items[head : len(items) - tail]:
         raw = path.encode("ascii")
         shared = _shared_bytes(previous, raw)
         summary, storage = entry.summary, entry.storage
@@ -122,10 +149,36 @@ def encode_page(page: Page) -> bytes:
         pieces += (
             ITEM.pack(shared, len(rest), entry.kind, flags, len(summary), digest), behind, rest
         )  # fmt: skip
+        at += ITEM.size + len(behind) + len(rest)
+        bounds.append(at)
         previous = raw
-    encoded = b"".join(pieces)
+    if seen is not None and tail:
+        first = len(seen.page.items) - tail
+        pieces.append(seen.data[seen.bounds[first] :])
+        bounds += [at + bound - seen.bounds[first] for bound in seen.bounds[first + 1 :]]
+    encoded = HEADER.pack(VERSION, page.level, len(items)) + b"".join(pieces)
     _KNOWN.put(encoded, page, len(encoded))
+    _note(_Laid(encoded, page, bounds))
     return encoded
+
+
+def _equal_ends(old: Sequence[TreeItem], new: Sequence[TreeItem]) -> tuple[int, int]:
+    """Items at the beginning and at the end whose bytes are those of the other page.
+
+    The very same entries: equality leaves out the summary. Of those at the end one less than are
+    equal, for the first one's bytes depend on the path before it.
+    """
+    most, head, tail = min(len(old), len(new)), 0, 0
+    while head < most and old[head][1] is new[head][1] and old[head][0] == new[head][0]:
+        head += 1
+    most -= head
+    while (
+        tail < most
+        and old[-1 - tail][1] is new[-1 - tail][1]
+        and (old[-1 - tail][0] == new[-1 - tail][0])
+    ):
+        tail += 1
+    return head, max(tail - 1, 0)
 
 
 def encode_root(page: Page) -> bytes | None:
@@ -189,22 +242,75 @@ def _parse(data: bytes, where: str) -> Page:
         )
     if level > MAX_LEVEL or count > MAX_ITEMS or (level and not count):
         raise CorruptError(f"{where}: impossible header: level {level}, {count} items")
-    items, end = _decode_items(data, count, where)
-    if end != len(data):
-        raise CorruptError(f"{where}: {len(data) - end} bytes follow the last item")
+    items, bounds = _decode_beside(data, level, count, where) or _decode_items(data, count, where)
+    if bounds[-1] != len(data):
+        raise CorruptError(f"{where}: {len(data) - bounds[-1]} bytes follow the last item")
     for path, entry in items:
         if (entry.kind is Kind.TREE_PAGE) != (level > 0):
             raise CorruptError(f"{where}: {entry.kind.label} {path!r} at level {level}")
         if entry.summary and level:
             raise CorruptError(f"{where}: a page has no summary, {path!r} at level {level} has")
-    return Page(level, tuple(items))
+    page = Page(level, tuple(items))
+    _note(_Laid(data, page, bounds))
+    return page
 
 
-def _decode_items(data: bytes, count: int, where: str) -> tuple[list[TreeItem], int]:
-    """All items, and where they end. Every commit decodes its root page, so this loop is tight."""
+def _decode_beside(
+    data: bytes, level: int, count: int, where: str
+) -> tuple[list[TreeItem], list[int]] | None:
+    """As `_decode_items` of all items, where the page seen last at that place has most of them.
+
+    None: it has not, or what stands between its items does not fit.
+    """
+    seen = _SEEN.get((level, _first_path(data)))
+    if seen is None:
+        return None
+    old, bounds, known = seen.data, seen.bounds, seen.page.items
+    begin = HEADER.size
+    head = bisect_right(bounds, begin + _shared_bytes(old[begin:], data[begin:])) - 1
+    same = _shared_bytes(old[: bounds[head] - 1 : -1], data[: bounds[head] - 1 : -1])
+    tail = bisect_left(bounds, len(old) - same, head)
+    between = count - head - (len(known) - tail)
+    if between < 0:
+        return None
+    items, ends = _decode_items(data, between, where, known[:head], bounds[: head + 1])
+    if ends[-1] + len(old) - bounds[tail] != len(data):
+        return None
+    if tail < len(known):
+        shared, before = ITEM.unpack_from(old, bounds[tail])[0], known[tail - 1][0] if tail else ""
+        last = items[-1][0] if items else ""
+        if last[:shared] != before[:shared]:
+            return None
+        _check_step(last, known[tail][0], shared, where)
+    shift = ends[-1] - bounds[tail]
+    return [*items, *known[tail:]], [*ends, *(bound + shift for bound in bounds[tail + 1 :])]
+
+
+def _first_path(data: bytes) -> str:
+    """The first path of a page, unchecked; "" where there is none."""
+    at = HEADER.size
+    if len(data) - at < ITEM.size:
+        return ""
+    _, rest_bytes, _, flags, summary_bytes, _ = ITEM.unpack_from(data, at)
+    at += ITEM.size + (DIGEST_BYTES if flags == STORAGE_FLAG else 0) + summary_bytes
+    return data[at : at + rest_bytes].decode("latin-1")
+
+
+def _decode_items(
+    data: bytes,
+    count: int,
+    where: str,
+    known: Sequence[TreeItem] = (),
+    starts: Sequence[int] = (HEADER.size,),
+) -> tuple[list[TreeItem], list[int]]:
+    """`count` items behind those that are known, and where each of all of them begins and ends.
+
+    Every commit decodes its root page, so this loop is tight.
+    """
     text = data.decode("latin-1")  # whatever is not ASCII is then refused as a path
-    items: list[TreeItem] = []
-    at, previous, fold_before = HEADER.size, "", ""
+    items, bounds = list(known), list(starts)
+    at, previous = bounds[-1], known[-1][0] if known else ""
+    fold_before = folded(previous)
     for _ in range(count):
         if len(data) - at < ITEM.size:
             raise CorruptError(f"{where}: cut short at byte {len(data)}")
@@ -231,8 +337,9 @@ def _decode_items(data: bytes, count: int, where: str) -> tuple[list[TreeItem], 
         storage = Digest(data[at:summary_at].hex()) if summary_at > at else None
         summary = data[summary_at:rest_at]
         items.append((path, Entry(KINDS[kind], Digest(raw.hex()), storage, summary)))
+        bounds.append(end)
         at, previous, fold_before = end, path, fold
-    return items, at
+    return items, bounds
 
 
 def _check_step(previous: str, path: str, shared: int, where: str) -> None:
@@ -290,5 +397,6 @@ def page_ends(items: Sequence[TreeItem], level: int, start: int = 0) -> list[int
     return ends
 
 
+@lru_cache(_REMEMBERED_ENDS)
 def _ends_page(path: str, level: int) -> bool:
     return not blake3(path.encode()).digest()[level] & _END_MASK

@@ -152,6 +152,8 @@ def differences(
         if old.head is not None and new.head is not None and old.head.equals(new.head):
             old.skip()
             new.skip()
+        elif old.head is not None and new.head is not None and old.head.covers(new.head):
+            yield from _leaf_differences(old.take_page(), new.take_page(), prefix)
         elif level := max(old.level, new.level):
             for cursor in (old, new):
                 if cursor.level == level:
@@ -162,10 +164,14 @@ def differences(
                 yield change
 
 
-def _leaf_differences(before: Page, after: Page, prefix: str) -> Iterator[PathChange]:
-    """The same of two trees of one page, which most commits of small trees have: by look-up."""
-    old, new = dict(before.items), dict(after.items)
-    paths = {path for path, entry in new.items() if old.get(path) != entry}
+def _leaf_differences(older: Page, newer: Page, prefix: str) -> Iterator[PathChange]:
+    """The same of two leaf pages for the same paths, by look-up."""
+    old, new = dict(older.items), dict(newer.items)
+    paths = {
+        path
+        for path, entry in new.items()
+        if (before := old.get(path)) is not entry and before != entry
+    }
     paths |= old.keys() - new.keys()
     for path in sorted(paths, key=path_key):
         if path.startswith(prefix):
@@ -259,6 +265,10 @@ class _Step(NamedTuple):
     def equals(self, other: _Step) -> bool:
         return self.level == other.level and self.entry == other.entry and self.path == other.path
 
+    def covers(self, other: _Step) -> bool:
+        """Whether both are leaf pages, for the very same range of paths."""
+        return self.level == other.level == 1 and (self.low, self.path) == (other.low, other.path)
+
 
 class _Cursor:
     """Walks the part of a tree that may hold `prefix`; pages can be passed over unread."""
@@ -284,8 +294,13 @@ class _Cursor:
 
     def expand(self) -> None:
         """Replace the page at the head by what is in it."""
+        low = self._ahead[-1].low
+        self._push(self.take_page(), low)
+
+    def take_page(self) -> Page:
+        """The page at the head, which is passed over."""
         step = self._ahead.pop()
-        self._push(_read_child(self._objects, step.page, step.place, step.low), step.low)
+        return _read_child(self._objects, step.page, step.place, step.low)
 
     def _push(self, page: Page, low: str) -> None:
         steps = []

@@ -18,7 +18,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -135,6 +135,15 @@ class EncodedObject:
 
     link: ObjectLink
     parts: tuple[Buffer, ...]
+    _decoded: Envelope | None = field(default=None, repr=False, compare=False)
+
+    def envelope(self) -> Envelope:
+        """What its bytes decode to; parsed once, for a commit's judge looks at it several times."""
+        if self._decoded is None:
+            # A copy: whoever gave the parts may change them once they are stored.
+            object.__setattr__(self, "_decoded", decode_object(b"".join(self.parts)))
+        assert self._decoded is not None, "it was decoded"
+        return self._decoded
 
 
 class EnvelopeReader(Protocol):

@@ -171,7 +171,7 @@ class ObjectWriter:
             if encoded is None:
                 continue
             digest = encoded.link.digest
-            self.store.remember(digest, decode_object(b"".join(encoded.parts)))
+            self.store.remember(digest, encoded.envelope())
             with self._lock:
                 if self._pending.pop(digest, None) is not None:
                     self._pending_bytes -= encoded.link.bytes
@@ -207,7 +207,7 @@ class ObjectWriter:
     def get(self, digest: Digest) -> Envelope:
         pending = self._pending.get(digest)
         if pending is not None:
-            return decode_object(b"".join(pending.parts))
+            return pending.envelope()
         return self._readable(digest).get(digest)
 
     def describe(self, digest: Digest) -> ObjectLink:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
+from tensorrepo.repo.history import tree_pages
 from tensorrepo.repo.history.tree_pages import (
     MAX_ITEMS,
     MAX_ROOT_BYTES,
@@ -26,6 +27,7 @@ from tensorrepo.repo.history.tree_pages import (
 )
 from tensorrepo.repo.history.trees import EMPTY_TREE
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.names import path_key
 from tensorrepo.repo.objects.envelope import Kind, decode_object
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import FLIPS, flipped, short_survivors, survivors
@@ -103,6 +105,56 @@ def test_the_empty_tree_is_a_header_alone() -> None:
 def test_a_flipped_byte_is_refused_or_says_something_else_canonically(mask: int) -> None:
     found = survivors(ENTRIES, mask, lambda damaged: encode_page(decode_page(damaged, "page")))
     assert found == {at: flipped(ENTRIES, at, mask) for at in found}
+
+
+PATHS = st.lists(
+    st.sampled_from([f"{folder}/{n}" for folder in "abC" for n in range(9)]), unique=True
+)
+EDITS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=3)
+
+
+def outcome(data: bytes) -> tuple[object, ...]:
+    """What a reader makes of a page, or how it refuses it."""
+    try:
+        found = decode_page(data, "page")
+    except Error as error:
+        return type(error), str(error)
+    return found.level, [(path, *attributes(entry)) for path, entry in found.items]
+
+
+def attributes(entry: Entry) -> tuple[object, ...]:
+    return entry.kind, entry.digest, entry.storage, entry.summary
+
+
+def forget_pages() -> None:
+    tree_pages._KNOWN.clear()
+    tree_pages._SEEN.clear()
+
+
+@given(first=PATHS, second=PATHS, digits=st.tuples(*[st.sampled_from("1234")] * 2), edits=EDITS)
+def test_a_page_beside_one_that_was_seen_is_read_and_written_like_any(
+    first: list[str], second: list[str], digits: tuple[str, str], edits: list[tuple[int, int]]
+) -> None:
+    seen, new = (
+        Page(0, tuple((path, Entry(Kind.BLOB, Digest(digit * 64), summary=digit.encode()))
+                      for path in sorted(paths, key=path_key)))
+        for paths, digit in zip((first, second), digits, strict=True)
+    )  # fmt: skip
+    kept = dict(seen.items)
+    new = Page(0, tuple((path, kept.get(path, entry)) for path, entry in new.items))
+    forget_pages()
+    alone = encode_page(new)
+    damaged = bytearray(alone)
+    for at, value in edits:
+        damaged[at % len(damaged)] = value
+    forget_pages()
+    expected = outcome(bytes(damaged))
+    forget_pages()
+    encode_page(seen)
+    assert encode_page(new) == alone
+    forget_pages()
+    encode_page(seen)
+    assert outcome(bytes(damaged)) == expected
 
 
 def stored_page() -> tuple[Digest, bytes]:
