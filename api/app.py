@@ -13,6 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from tensorrepo.api.audit.middleware import Auditing
 from tensorrepo.api.authentication import Authentication
 from tensorrepo.api.client_versions import ClientVersions
+from tensorrepo.api.deferred_routes import build_routes
 from tensorrepo.api.errors import ErrorForm, install_handlers
 from tensorrepo.api.forwarding import Forwarding
 from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
@@ -106,6 +107,12 @@ ROUTERS = (
 ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error, oci_error)
 
 
+def _prepare(app: FastAPI) -> None:
+    """What the first ones to ask would wait for, beside the first answers."""
+    build_routes(app.routes)
+    compile_templates()
+
+
 def create_app(
     settings: Settings | None = None,
     *,
@@ -130,7 +137,7 @@ def create_app(
         opened.anchors.start()
         opened.deliverer.start()
         opened.housekeeping.start()
-        threading.Thread(target=compile_templates, name="templates", daemon=True).start()
+        threading.Thread(target=_prepare, args=(app,), name="prepare", daemon=True).start()
         try:
             yield
         finally:

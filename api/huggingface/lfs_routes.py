@@ -10,12 +10,13 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.huggingface.commits import uploads_needed
 from tensorrepo.api.huggingface.repositories import HubOf, HubRepository
 from tensorrepo.api.huggingface.upload_spool import UploadTicket
@@ -26,7 +27,7 @@ from tensorrepo.api.transfer.uploads import require_writer
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.typed_decoding import from_json
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _MEDIA_TYPE: Final = "application/vnd.git-lfs+json"
 _MODEL: Final = "/{repository:namespace}/{name:namespace}.git"
 _DATASET: Final = "/datasets/{repository:namespace}/{name:namespace}.git"

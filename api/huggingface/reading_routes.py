@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote, urlencode
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import Form, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.foreign_names import EntrySpace, short_commit
 from tensorrepo.api.huggingface import descriptions
 from tensorrepo.api.huggingface.hub_files import HubFile
@@ -25,7 +26,7 @@ from tensorrepo.api.routes.downloads import DownloadResponse
 from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
 from tensorrepo.repo.errors import InvalidInputError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 REPOSITORY: Final = "/api/{space:entryspace}/{repository:namespace}/{name:namespace}"
 _TREE_PAGE: Final = 1000
 _LIST_PAGE: Final = 500

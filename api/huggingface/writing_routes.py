@@ -14,11 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 import yaml
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.foreign_names import short_commit
 from tensorrepo.api.huggingface import administration, commits
 from tensorrepo.api.huggingface.commit_request import MAX_BODY_BYTES, read_request
@@ -33,7 +34,7 @@ from tensorrepo.api.transfer.uploads import require_writer
 from tensorrepo.formats.exchange.base import Ignore, parse_ignore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 # Small enough to stand in a commit, and nothing that is parsed: the rest is uploaded before it.
 REGULAR_BYTES: Final = 1 << 20
 _LARGE_NAMES: Final = (

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.huggingface.reading_routes import REPOSITORY
 from tensorrepo.api.huggingface.repositories import HubOf
 from tensorrepo.api.huggingface.urls import base_url
@@ -27,7 +28,7 @@ from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.uploads import require_writer
 from tensorrepo.repo.errors import NotFoundError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _CAS: Final = "/cas/{repository:namespace}/{epoch}"
 
 

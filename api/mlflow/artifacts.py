@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.content import artifacts
 from tensorrepo.api.content.artifacts import ArtifactPlace
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.mlflow.answers import files_json
 from tensorrepo.api.mlflow.messages import answer, query_of
@@ -21,7 +22,7 @@ from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.downloads import DownloadResponse
 from tensorrepo.repo.errors import UnsupportedError
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/{repository:repository}/api/2.0/mlflow-artifacts", include_in_schema=False
 )
 MOST_UPLOAD_BYTES: Final = 64 << 30

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.content import experiments
@@ -19,11 +19,12 @@ from tensorrepo.api.content.record_filter import (
     parse_filter,
     sort_records,
 )
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.mlflow.answers import experiment_json
 from tensorrepo.api.mlflow.messages import Pair, answer, body_of, by_key, page, query_of
 from tensorrepo.api.requests import AccessOf
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/{repository:repository}/api/2.0/mlflow/experiments", include_in_schema=False
 )
 FIELDS: Final = FilterFields(

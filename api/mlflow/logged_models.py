@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.content import logged_models
 from tensorrepo.api.content.artifacts import ArtifactPlace, list_artifacts
 from tensorrepo.api.content.logged_models import LoggedModel, NewLoggedModel
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.mlflow.answers import files_json, logged_model_json
 from tensorrepo.api.mlflow.messages import Pair, answer, body_of, by_key, page, query_of
 from tensorrepo.api.requests import AccessOf, ServiceOf
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/{repository:repository}/api/2.0/mlflow/logged-models", include_in_schema=False
 )
 _PAGE: Final = 100

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Final, cast
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.content import registry_changes, registry_records
 from tensorrepo.api.content.registry_changes import STAGES, Stage
 from tensorrepo.api.content.registry_rename import rename_model
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.mlflow.answers import model_json, version_json
 from tensorrepo.api.mlflow.messages import Pair, answer, body_of, by_key, page, query_of
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.repo.errors import InvalidInputError
 
-router: Final = APIRouter(prefix="/{repository:repository}/api/2.0/mlflow", include_in_schema=False)
+router: Final = deferred_router(
+    prefix="/{repository:repository}/api/2.0/mlflow", include_in_schema=False
+)
 _MODELS: Final = "/registered-models"
 _VERSIONS: Final = "/model-versions"
 _MODELS_PAGE: Final = 100

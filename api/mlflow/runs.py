@@ -7,12 +7,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.content import tracking
 from tensorrepo.api.content.artifacts import ArtifactPlace, list_artifacts
 from tensorrepo.api.content.logged_models import ModelMetric, add_model_metrics
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.mlflow.answers import files_json, points_json, run_info_json, run_json
 from tensorrepo.api.mlflow.messages import (
     MetricValue,
@@ -27,7 +28,9 @@ from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.formats.runs.metrics import MetricPoints
 from tensorrepo.repo.errors import InvalidInputError
 
-router: Final = APIRouter(prefix="/{repository:repository}/api/2.0/mlflow", include_in_schema=False)
+router: Final = deferred_router(
+    prefix="/{repository:repository}/api/2.0/mlflow", include_in_schema=False
+)
 _PAGE: Final = 1000
 _HISTORY_PAGE: Final = 25_000
 _MOST_BULK: Final = 100  # runs of one bulk history

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.responses import JSONResponse
 
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.huggingface.repositories import HubOf
 from tensorrepo.api.oci.artifacts import INDEX_TYPE, MANIFEST_TYPE
 from tensorrepo.api.oci.errors import API_VERSION
@@ -20,7 +21,7 @@ from tensorrepo.api.oci.repositories import MOST_TAGS, OciRepository, check_dige
 from tensorrepo.api.requests import CallerOf
 from tensorrepo.api.routes.downloads import DownloadResponse, answer_file
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _NAME: Final = "/v2/{repository:repository}/{name:entry}"
 _READING: Final = ["GET", "HEAD"]
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.pages.repository import BOOKS, Ref, ref_link, ref_names
@@ -23,7 +24,7 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _COMMITS: Final = 60  # of a page
 _MOST_SKIPPED: Final = 20_000
 _CHANGES: Final = 100

@@ -9,13 +9,14 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.differences import compare_commits, compare_rows
 from tensorrepo.api.content.documents import file_bytes, shown_file
 from tensorrepo.api.content.history import HistoryFilter, list_history
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.cells import ShownCell, shown_cell
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.models import compare_models
@@ -25,7 +26,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bounded_text
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 Version = Annotated[str, Query(max_length=1024)]
 COMPARED: Final = ("datasets/", "models/", "files/")
 _ROWS: Final = 20  # of a page

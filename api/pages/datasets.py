@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from tensorrepo.api.content import profiles
@@ -20,6 +20,7 @@ from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.datasets import DatasetInfo, dataset_info
 from tensorrepo.api.content.documents import PICTURE_TYPES
 from tensorrepo.api.content.rows import RowPage, RowRequest, chosen_columns, read_rows
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.cells import (
     WHOLE_CHARACTERS,
     ShownCell,
@@ -38,7 +39,7 @@ from tensorrepo.formats.images.thumbnails import small_png
 from tensorrepo.query.drawing import charts
 from tensorrepo.repo.errors import Error, InvalidInputError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 View = Literal["", "table", "gallery", "columns"]
 _ROWS: Final = 50  # of a table
 _PICTURES: Final = 60  # of a gallery

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.content.documents import file_bytes, picture_type, shown_file
 from tensorrepo.api.content.history import HistoryFilter, list_history
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import FILE_HEADERS, FOREVER, disposition
 from tensorrepo.api.pages.repository import Ref, ref_link, ref_names, revision_at
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 
 
 @router.get("/{repository:repository}/-/files/{name:path}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import PageOf
 from tensorrepo.api.pages.rendering import WebPage
 from tensorrepo.api.routes.pagination import keyed_page
 from tensorrepo.api.routes.repositories import RepositoryInfo
 from tensorrepo.repo.errors import Error
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _REPOSITORIES: Final = 100  # of a page
 
 

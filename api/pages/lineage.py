@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.content.lineage import LineageRequest, lineage_of
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.pages.repository import (
@@ -23,7 +24,7 @@ from tensorrepo.api.pages.repository import (
 from tensorrepo.query.drawing.lineage import MOST_DRAWN, draw_steps
 from tensorrepo.query.lineage import LineageNode, LineageStep
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _ENTRIES: Final = 200
 _SHOWN_STEPS: Final = 500
 _WITH_PAGES: Final = ("datasets/", "models/", "views/", "files/", "runs/")

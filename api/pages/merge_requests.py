@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.commits import change_line
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.forms import Text
@@ -22,7 +23,7 @@ from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.merge_requests.merging import Mergeability
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 State = Literal["open", "merged", "closed", "all"]
 Title = Annotated[str, Form(max_length=1000)]
 Branch = Annotated[str, Form(max_length=1000)]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.content import models, registry
 from tensorrepo.api.content.cards import render_card
 from tensorrepo.api.content.documents import SHOWN_BYTES
 from tensorrepo.api.content.models import FoundModel, TensorInfo
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import FOREVER, RepositoryPage
 from tensorrepo.api.pages.repository import Ref, ref_link, ref_names, revision_at
@@ -25,7 +26,7 @@ from tensorrepo.query.drawing.parts import COLORS, legend
 from tensorrepo.query.drawing.treemap import Tile, treemap
 from tensorrepo.repo.tables import bytes_text
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _TENSORS: Final = 100  # of a page
 _LAYERS: Final = 400
 _CARDS: Final = frozenset({"readme.md", "readme"})

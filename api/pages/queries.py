@@ -6,9 +6,10 @@ import json
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.cells import CELL_CHARACTERS
 from tensorrepo.api.pages.datasets import views_of
 from tensorrepo.api.pages.door import RepositoryPageOf
@@ -24,7 +25,7 @@ from tensorrepo.api.pages.repository import (
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.tables import bounded_text
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _ROWS: Final = 100  # of a page
 _TABLES: Final = 30  # that are offered
 _NUMERIC: Final = frozenset(

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import numpy as np
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content import registry, registry_changes
 from tensorrepo.api.content.registry import VersionInfo
 from tensorrepo.api.content.registry_search import RegistrySearch, list_registered
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.forms import Text
 from tensorrepo.api.pages.rendering import RepositoryPage
@@ -21,7 +22,7 @@ from tensorrepo.query.drawing import charts
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.registry.versions import alias_ref
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _NAMES: Final = 100  # of a page
 _VERSIONS: Final = 100
 _CHARTS: Final = 6

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.content.documents import readme_of
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
@@ -21,7 +22,7 @@ from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import walk
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 Ref = Annotated[str, Query(max_length=1024)]
 _OVERVIEW_ENTRIES: Final = 30
 _ENTRIES: Final = 200  # of a page

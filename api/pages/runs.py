@@ -9,12 +9,13 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from tensorrepo.api.authentication import require_unchanged
 from tensorrepo.api.content import runs
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.live.store import RunKey
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
@@ -23,7 +24,7 @@ from tensorrepo.formats.runs.run_record import RUNNING, SYSTEM
 from tensorrepo.formats.runs.stored_run import StoredRun
 from tensorrepo.repo.errors import Error, InvalidInputError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _RUNS: Final = 100  # of a page
 _COMPARED: Final = 8
 _POINTS: Final = 1000

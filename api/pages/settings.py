@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.responses import Response
 
 from tensorrepo.api.access.accounts import StoredToken
@@ -13,12 +13,13 @@ from tensorrepo.api.access.grants import EVERY, Action, Grant
 from tensorrepo.api.access.tokens import token_id
 from tensorrepo.api.audit.events import AuditEvent
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import PageOf
 from tensorrepo.api.pages.rendering import WebPage
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.typed_decoding import from_json
 
-router: Final = APIRouter(prefix="/settings", include_in_schema=False)
+router: Final = deferred_router(prefix="/settings", include_in_schema=False)
 _DAY_NS: Final = 24 * 3600 * 10**9
 _LIFETIMES: Final = {
     "7": "a week",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.rendering import STATIC
 from tensorrepo.repo.errors import NotFoundError
 
-router: Final = APIRouter(prefix="/static", include_in_schema=False)
+router: Final = deferred_router(prefix="/static", include_in_schema=False)
 _NAMES: Final = frozenset(path.name for path in STATIC.iterdir())
 _FOREVER: Final = "public, max-age=31536000, immutable"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content.storage import StorageInfo, storage_info
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.query.drawing import charts
 from tensorrepo.query.drawing.parts import COLORS
@@ -16,7 +16,7 @@ from tensorrepo.query.drawing.treemap import Tile, treemap
 from tensorrepo.repo.changes.owner_usage import Owners
 from tensorrepo.repo.tables import bytes_text
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 _OWNERS: Final = 500
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field, SecretStr
 
 from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.grants import Grant
 from tensorrepo.api.access.people import Group, User
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import UnauthenticatedError
 
-router: Final = APIRouter(prefix="/api/v1", tags=["accounts"])
+router: Final = deferred_router(prefix="/api/v1", tags=["accounts"])
 UserName = Annotated[str, Path(max_length=100, description="Name of a user.")]
 GroupName = Annotated[str, Path(max_length=100, description="Name of a group.")]
 

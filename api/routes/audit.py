@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.audit.writer import AuditLog
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import CallerOf, ServiceOf
 
-router: Final = APIRouter(prefix="/api/v1/audit", tags=["service"])
+router: Final = deferred_router(prefix="/api/v1/audit", tags=["service"])
 MEDIA_TYPE: Final = "application/x-ndjson"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.differences import (
@@ -17,12 +17,13 @@ from tensorrepo.api.content.differences import (
     first_parent,
 )
 from tensorrepo.api.content.models import DEFAULT_REF
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.conditional import answer_json
 from tensorrepo.api.routes.datasets import MAX_ROW, Columns
 from tensorrepo.api.routes.pagination import Cursor, ListPage, decode_cursor, encode_cursor
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/compare", tags=["trees"]
 )
 Old = Annotated[

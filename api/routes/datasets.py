@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote, urlencode
 
 import xxhash
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from tensorrepo.api.content.arrow import ArrowRequest, read_arrow
 from tensorrepo.api.content.cells import MOST_SIDE_PIXELS, CellLink, read_cell, read_image
@@ -18,6 +18,7 @@ from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.datasets import DatasetInfo, dataset_info
 from tensorrepo.api.content.profiles import ProfileOfColumn, column_profile
 from tensorrepo.api.content.rows import MOST_ROWS, RowPage, RowRequest, read_rows
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import ServiceOf
 from tensorrepo.api.routes.conditional import PRIVATE, answer_json, matches
 from tensorrepo.api.routes.downloads import ARROW_STREAM, SAFE, answer_arrow, answer_bytes
@@ -27,7 +28,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-", tags=["datasets"]
 )
 MAX_ROW: Final = (1 << 53) - 1

@@ -8,20 +8,21 @@ from functools import partial
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.authentication import require_unchanged
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.errors import told
 from tensorrepo.api.events.hub import Dropped, Subscription
 from tensorrepo.api.events.occurrences import Event, parse_event_id
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.repo.errors import Error
 
-router: Final = APIRouter(prefix="/api/v1/repositories", tags=["events"])
+router: Final = deferred_router(prefix="/api/v1/repositories", tags=["events"])
 HEARTBEAT_SECONDS: Final = 15.0
 SEND_SECONDS: Final = 60.0  # in which a client takes what it was sent
 

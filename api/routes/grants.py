@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 
 from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.grants import EVERY, Action, Grant
 from tensorrepo.api.access.people import HeldGrant
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.accounts import GrantInfo
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 from tensorrepo.repo.errors import PermissionDenied
 
-router: Final = APIRouter(prefix="/api/v1", tags=["accounts"])
+router: Final = deferred_router(prefix="/api/v1", tags=["accounts"])
 Kind = Literal["user", "group"]
 KindOf = Annotated[Kind, Query(description="Whether `holder` is a user or a group.")]
 HolderOf = Annotated[str, Query(max_length=100, description="Name of a user or group.")]

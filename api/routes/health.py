@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import ServiceOf
 from tensorrepo.formats import views
 from tensorrepo.formats.dataset.metadata import manifest
@@ -18,7 +18,7 @@ from tensorrepo.repo.changes.repository import SQL_FORMAT
 from tensorrepo.repo.history import commits, tree_pages
 from tensorrepo.repo.objects import envelope
 
-router: Final = APIRouter(tags=["service"])
+router: Final = deferred_router(tags=["service"])
 API_VERSION: Final = 1
 FEATURES: Final = (
     "append", "events", "idempotency-keys", "live-runs", "merge-requests", "mirror-tokens", "sql",

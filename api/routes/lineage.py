@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from tensorrepo.api.content.lineage import LineageGraph, LineageRequest, lineage_of
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import ServiceOf
 from tensorrepo.api.routes.conditional import answer_json
 from tensorrepo.api.routes.trees import ContentOf
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/lineage", tags=["lineage"]
 )
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Header, Request
+from fastapi import Header, Request
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -17,6 +17,7 @@ from tensorrepo.api.authentication import require_unchanged
 from tensorrepo.api.content import runs
 from tensorrepo.api.content.live_runs import points_of
 from tensorrepo.api.content.runs import RunDetails
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.errors import told
 from tensorrepo.api.live.hub import LiveEnd, LiveNews
 from tensorrepo.api.live.store import PendingPoints, RunKey
@@ -25,7 +26,7 @@ from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, EventStream
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.repo.errors import Error, InvalidInputError
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/runs", tags=["runs"]
 )
 MOST_POINTS: Final = 1 << 16  # of one request

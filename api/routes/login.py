@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import DictLoader, Environment, StrictUndefined
 
@@ -28,12 +28,13 @@ from tensorrepo.api.access.cookies import (
 from tensorrepo.api.access.openid import STATE_SECONDS
 from tensorrepo.api.access.sign_in import CODE_SECONDS
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.errors import HTTP_STATUSES
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import Error, RateLimitedError, UnauthenticatedError
 
-router: Final = APIRouter(include_in_schema=False)
+router: Final = deferred_router(include_in_schema=False)
 CALLBACK: Final = "/login/openid/callback"
 _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:24rem;margin:12vh auto;padding:0 1rem;"

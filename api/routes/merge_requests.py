@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.proposals import proposals
 from tensorrepo.api.proposals.proposals import Proposal
 from tensorrepo.api.requests import AccessOf
@@ -30,7 +31,7 @@ from tensorrepo.repo.merge_requests.records import (
 )
 from tensorrepo.repo.names import path_key
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/requests", tags=["merge requests"]
 )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.observing.metrics import MEDIA_TYPE, Metrics
 from tensorrepo.api.requests import CallerOf, ServiceOf
 
-router: Final = APIRouter(tags=["service"])
+router: Final = deferred_router(tags=["service"])
 
 
 @router.get(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from tensorrepo.api.content import model_bytes, models
 from tensorrepo.api.content.model_catalog import MOST, DonorInfo, OwnerInfo, donors, owners
 from tensorrepo.api.content.models import DEFAULT_REF, FileInfo, ModelDetails, ModelInfo, TensorInfo
 from tensorrepo.api.content.registry_compare import model_card
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.cards import CARD_ANSWERS, CardFormat, answer_card
 from tensorrepo.api.routes.downloads import DownloadResponse
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 from tensorrepo.query.architecture import Ranking
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/models", tags=["models"]
 )
 RefOf = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -22,6 +22,7 @@ from tensorrepo.api.content.registry_search import (
     list_registered,
     parse_label,
 )
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf
 from tensorrepo.api.routes.cards import CARD_ANSWERS, CardFormat, answer_card
 from tensorrepo.api.routes.conditional import answer_json
@@ -34,7 +35,7 @@ from tensorrepo.api.routes.pagination import (
     number_behind,
 )
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/registry", tags=["registry"]
 )
 

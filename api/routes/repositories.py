@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -13,12 +13,13 @@ from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content import history
 from tensorrepo.api.content.history import CommitRecord
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 from tensorrepo.api.service import Service
 
-router: Final = APIRouter(prefix="/api/v1/repositories", tags=["repositories"])
-removed_router: Final = APIRouter(tags=["repositories"])
+router: Final = deferred_router(prefix="/api/v1/repositories", tags=["repositories"])
+removed_router: Final = deferred_router(tags=["repositories"])
 RepositoryPath = Annotated[str, Path(description="Name of a repository: `name` or `team/name`.")]
 
 

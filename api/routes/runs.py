@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from tensorrepo.api.content import runs
 from tensorrepo.api.content.runs import MOST_POINTS, RunDetails, RunInfo, SeriesInfo
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/runs", tags=["runs"]
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field, SecretStr
 
 from tensorrepo.api.access.cookies import (
@@ -15,9 +15,10 @@ from tensorrepo.api.access.cookies import (
 )
 from tensorrepo.api.access.sessions import csrf_of
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import CallerOf, ServiceOf
 
-router: Final = APIRouter(prefix="/api/v1/session", tags=["accounts"])
+router: Final = deferred_router(prefix="/api/v1/session", tags=["accounts"])
 
 
 class Login(BaseModel):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tensorrepo.api.content.queries import MOST_ROWS, SqlPage
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.datasets import MAX_ROW
 from tensorrepo.api.routes.downloads import ARROW_STREAM, answer_arrow
 from tensorrepo.query.untrusted.sandbox import MOST_QUERY_BYTES
 
-router: Final = APIRouter(prefix="/api/v1/repositories/{repository:repository}/-/sql", tags=["sql"])
+router: Final = deferred_router(
+    prefix="/api/v1/repositories/{repository:repository}/-/sql", tags=["sql"]
+)
 _Value = str | int | float | bool | None
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse
 
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.byte_ranges import ByteRangeResponse, byte_range
 from tensorrepo.api.routes.pagination import (
@@ -42,7 +43,7 @@ from tensorrepo.repo.backends.service_format import (
 )
 from tensorrepo.repo.log.log_slots import MAX_GENERATION
 
-router: Final = APIRouter(tags=["remote repositories"])
+router: Final = deferred_router(tags=["remote repositories"])
 _BASE: Final = "/api/v1/repositories/{repository:repository}/-"
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {}}},

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from tensorrepo.api.access.accounts import StoredToken
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.access.tokens import token_id
 from tensorrepo.api.audit.middleware import note
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.routes.accounts import GrantInfo
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 
-router: Final = APIRouter(prefix="/api/v1/tokens", tags=["accounts"])
+router: Final = deferred_router(prefix="/api/v1/tokens", tags=["accounts"])
 
 
 class TokenInfo(BaseModel):

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
@@ -43,7 +44,7 @@ from tensorrepo.repo.errors import NotFoundError, TooLargeError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import canonical_json
 
-router: Final = APIRouter(tags=["remote repositories"])
+router: Final = deferred_router(tags=["remote repositories"])
 _BASE: Final = "/api/v1/repositories/{repository:repository}/-"
 _MESSAGE: Final[dict[str, Any]] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"format": "binary"}}}}

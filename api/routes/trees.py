@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.files import open_file
 from tensorrepo.api.content.history import CommitRecord, HistoryFilter, list_history
 from tensorrepo.api.content.models import DEFAULT_REF
 from tensorrepo.api.content.trees import TreeEntry, get_entry, list_tree
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.conditional import answer_json
 from tensorrepo.api.routes.downloads import BINARY, answer_file
@@ -23,7 +24,9 @@ from tensorrepo.api.routes.pagination import (
     encode_cursor,
 )
 
-router: Final = APIRouter(prefix="/api/v1/repositories/{repository:repository}/-", tags=["trees"])
+router: Final = deferred_router(
+    prefix="/api/v1/repositories/{repository:repository}/-", tags=["trees"]
+)
 _Words = Annotated[str, Query(max_length=200)]
 
 

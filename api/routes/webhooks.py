@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from pydantic import BaseModel, Field
 
+from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.outbound.webhooks import EVERY, Delivery, Webhook
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.pagination import (
@@ -18,7 +19,7 @@ from tensorrepo.api.routes.pagination import (
     keyed_page,
 )
 
-router: Final = APIRouter(
+router: Final = deferred_router(
     prefix="/api/v1/repositories/{repository:repository}/-/webhooks", tags=["webhooks"]
 )
 
