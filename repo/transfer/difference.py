@@ -56,7 +56,8 @@ class CommitObjects:
 
     `placements` maps those that its tree names, and that others took the place of, to these, where
     it brings them; `had_placements` where its parents have them.
-    `beyond` are parents that are not brought: history ends here.
+    `beyond` are parents that are not brought: history ends here. `purged` are objects that it, and
+    none of its parents, leads to, and that the receiver has a twin of.
     """
 
     digest: Digest
@@ -65,6 +66,7 @@ class CommitObjects:
     placements: Mapping[Digest, Digest]
     beyond: tuple[Digest, ...] = ()
     had_placements: Mapping[Digest, Digest] = field(default_factory=dict)
+    purged: frozenset[Digest] = frozenset()
 
 
 class EitherSource:
@@ -213,7 +215,8 @@ def objects_of(
     walked.wanted(envelope.links)
     walked.run()
     moved, had = walked.moved_placements()
-    return CommitObjects(digest, parents, tuple(walked.found), moved, beyond, had)
+    purged_here = frozenset(walked.purged_here)
+    return CommitObjects(digest, parents, tuple(walked.found), moved, beyond, had, purged_here)
 
 
 def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) -> frozenset[Digest]:
@@ -248,7 +251,8 @@ def objects_below(
     walked.run()
     first = links[0].digest if links else Digest("")
     moved, other = walked.moved_placements()
-    return CommitObjects(first, (), tuple(walked.found), moved, had_placements=other)
+    purged_here = frozenset(walked.purged_here)
+    return CommitObjects(first, (), tuple(walked.found), moved, (), other, purged_here)
 
 
 @dataclass(slots=True)
@@ -262,6 +266,8 @@ class _Walk:
     purged: Callable[[Digest], bool] = lambda _: False
     found: list[NewObject] = field(default_factory=list)
     placements: dict[Digest, Digest] = field(default_factory=dict)
+    _purged_wanted: set[Digest] = field(default_factory=set)
+    _purged_had: set[Digest] = field(default_factory=set)
     _fresh: dict[Digest, ObjectLink] = field(default_factory=dict)
     _old: dict[Digest, ObjectLink] = field(default_factory=dict)
     _met: set[Digest] = field(default_factory=set)
@@ -269,13 +275,13 @@ class _Walk:
     _held_bytes: int = 0
 
     def wanted(self, links: Iterable[ObjectLink]) -> None:
-        for link in self._followed(links, self.placements):
+        for link in self._followed(links, self.placements, self._purged_wanted):
             if link.digest not in self._met:
                 self._met.add(link.digest)
                 self._fresh[link.digest] = link
 
     def had(self, links: Iterable[ObjectLink]) -> None:
-        for link in self._followed(links, {}):
+        for link in self._followed(links, {}, self._purged_had):
             if link.digest not in self._had:
                 self._had.add(link.digest)
                 self._old[link.digest] = link
@@ -305,6 +311,11 @@ class _Walk:
                 if envelope is not None:
                     self.had(envelope.links)
 
+    @property
+    def purged_here(self) -> set[Digest]:
+        """What is wanted and was purged by the receiver; what the parents have is none of it."""
+        return self._purged_wanted - self._purged_had
+
     def moved_placements(self) -> tuple[dict[Digest, Digest], dict[Digest, Digest]]:
         """Those whose successors are among what was found, and the others.
 
@@ -315,11 +326,14 @@ class _Walk:
         return moved, {old: new for old, new in self.placements.items() if new not in found}
 
     def _followed(
-        self, links: Iterable[ObjectLink], placements: dict[Digest, Digest]
+        self, links: Iterable[ObjectLink], placements: dict[Digest, Digest], purged: set[Digest]
     ) -> Iterator[ObjectLink]:
         """Links as they are followed: to no commit, and past placements that were replaced."""
         for link in links:
-            if link.kind is Kind.COMMIT or self.purged(link.digest):
+            if link.kind is Kind.COMMIT:
+                continue
+            if self.purged(link.digest):
+                purged.add(link.digest)
                 continue
             current = link.digest
             while current in self.supersedes:

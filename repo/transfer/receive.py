@@ -261,6 +261,7 @@ class Receiving:
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
         self._had_placements: dict[Digest, Digest] = {}
+        self._purged: set[Digest] = set()
         self._ends: set[Digest] = set()
         self._lease = TransferLease(
             target, source.id, options.actor, options.clock, self._pass_fence, self.superseded
@@ -334,6 +335,7 @@ class Receiving:
             )
             self._placements |= found.placements
             self._had_placements |= found.had_placements
+            self._purged |= found.purged
             for batch in _batches([found]):
                 self._copy_batch(replace(batch, whole=[]))
 
@@ -398,6 +400,7 @@ class Receiving:
         for commit in batch.whole:
             self._placements |= commit.placements
             self._had_placements |= commit.had_placements
+            self._purged |= commit.purged
             self._ends |= {commit.digest} if commit.beyond else set()
             self._received.append(commit.digest)
             # Nothing may lead to where history ends before the log says that it does: the record
@@ -418,6 +421,7 @@ class Receiving:
             fresh = commit in self._writer.own and not graves
             if not fresh and commit not in named:
                 gc_fence.secure_commit(self._writer, view.state, commit)
+        gc_fence.secure_twins(self._writer, view.state, sorted(self._purged), self._source.url)
         drivers, state = self._target.drivers, view.state
         refuse_received(self._target.objects, drivers, state, self._received, self._source.url)
         self._fenced = view
