@@ -17,7 +17,7 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer import receive
-from tensorrepo.repo.transfer.exchange import clone, push
+from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
@@ -97,3 +97,21 @@ def test_commits_that_lead_to_what_was_purged_find_the_twin_whole_or_are_refused
         assert here.log.refresh().state.refs == before
     state = here.log.refresh().state
     assert [*check_objects(here.objects, state, ObjectTotals(), deep=True)] == []
+
+
+def test_two_objects_with_one_twin_of_which_the_receiver_has_one(tmp_path: Path) -> None:
+    origin, home = new_repository(), new_repository()
+    other = b"other secret"
+    commit_files(origin, {"files/a": SECRET})
+    clone(HistorySource.of(origin), home, "o", TransferOptions(ADA, tmp_path))
+    purge(origin, SECRET)
+    commit_files(origin, {"files/b": other})
+    purge(origin, other)
+    fetch(HistorySource.of(origin), home, "o", TransferOptions(ADA, tmp_path))
+    state = home.log.refresh().state
+    tip = state.refs["remotes/o/main"]
+    assert files_at(home, tip) == {
+        "files/a": SECRET,
+        "files/b": b"erased",
+    }  # an origin erases nothing
+    assert [*check_objects(home.objects, state, ObjectTotals(), deep=True)] == []
