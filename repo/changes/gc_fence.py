@@ -166,8 +166,8 @@ def secure_twins(writer: ObjectWriter, state: State, purged: Iterable[Digest], o
     lead there still.
 
     Args:
-        writer: of the repository that purged them.
-        state: of its log.
+        writer: what stores in the repository that purged them.
+        state: what its log says.
         purged: objects with a twin.
         origin: where commits that lead to them come from, for people.
 
