@@ -1,6 +1,6 @@
 """What holds for every test: no clock decides, and nobody's home or credentials are touched.
 
-Hypothesis profiles: `dev` (25 examples; what `make test` runs) and `soak` (500, and every case that
+Hypothesis profiles: `dev` (10 examples; what `make test` runs) and `soak` (500, and every case that
 `tests.support.effort` samples in `dev`); ``pytest --hypothesis-profile soak`` chooses.
 """
 

@@ -84,6 +84,7 @@ ATTACKS = (
     "`<script>alert(1)</script>`",
     "&lt;script&gt;alert(1)&lt;/script&gt;",
 )
+FORMS = ("{}", "x {} y", "<div>\n\n{}\n\n</div>", "> {}")
 _SAFE_URL = re.compile(r"(?:https?:|mailto:|#|/|[^:]*\Z)", re.IGNORECASE)
 _ATTRIBUTES = {
     "href", "title", "class", "open", "alt", "start", "align", "colspan", "rowspan", "scope", "rel",
@@ -108,9 +109,8 @@ class _Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("form", ["{}", "x {} y", "<div>\n\n{}\n\n</div>", "> {}"])
-def test_nothing_of_a_card_runs_loads_or_submits(attack: str, form: str) -> None:
-    elements = _Elements(render_card(form.format(attack))).found
+def test_nothing_of_a_card_runs_loads_or_submits(attack: str) -> None:
+    elements = [one for form in FORMS for one in _Elements(render_card(form.format(attack))).found]
     names = {tag for tag, _ in elements}
     attributes = {name for _, every in elements for name in every}
     assert names <= _ELEMENTS | {"blockquote"}

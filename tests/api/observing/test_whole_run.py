@@ -79,7 +79,7 @@ def run(
     running.process.stdout.close()
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("form", ["json", pytest.param("text", marks=pytest.mark.soak)])
 def test_no_secret_is_in_what_a_service_wrote(run: tuple[ServeProcess, Path], form: str) -> None:
     running, log = run
     secrets = _used(running, log)

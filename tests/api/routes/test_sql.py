@@ -13,11 +13,10 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn.datasets import load_digits
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.query.untrusted import sandbox
-from tests.support.builders.served import BASE, NAME, serve_digits
+from tests.support.builders.served import BASE, NAME, digits_of_sklearn, serve_digits
 from tests.support.servers.service import RunningService, running_service
 
 SLOW = "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
@@ -43,7 +42,9 @@ def test_a_query_is_answered_over_datasets_and_views(digits: RunningService) -> 
     found = ask(digits, query).json()
     threes = ask(digits, "SELECT count(*), min(label) FROM threes").json()
     assert [one["name"] for one in found["columns"]] == ["label", "n"]
-    assert found["rows"] == list(map(list, enumerate(np.bincount(load_digits().target).tolist())))
+    assert found["rows"] == list(
+        map(list, enumerate(np.bincount(digits_of_sklearn().target).tolist()))
+    )
     assert threes["rows"] == [[183, 3]]
 
 
@@ -52,7 +53,7 @@ def test_pages_of_a_result_follow_one_another(digits: RunningService) -> None:
     first = ask(digits, query, params={"label": 3}, limit=100).json()
     rest = ask(digits, query, params={"label": 3}, limit=100, start=first["next"]).json()
     rows = [row for page in (first, rest) for (row,) in page["rows"]]
-    assert rows == np.flatnonzero(load_digits().target == 3).tolist()
+    assert rows == np.flatnonzero(digits_of_sklearn().target == 3).tolist()
     assert rest["next"] is None
 
 
@@ -61,7 +62,7 @@ def test_a_result_comes_as_an_arrow_stream(digits: RunningService) -> None:
         asked = {"query": "SELECT label, image FROM digits WHERE row_number < 10"}
         found = client.post(f"{BASE}/sql/arrow", json=asked)
     table = pa.ipc.open_stream(found.content).read_all()
-    assert table["label"].to_pylist() == load_digits().target[:10].tolist()
+    assert table["label"].to_pylist() == digits_of_sklearn().target[:10].tolist()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.columns import MappedObjects, Pages, presented
 from tests.support.builders.datasets import equal, value
 from tests.support.builders.objects import MemoryObjects
-from tests.support.effort import examples
+from tests.support.effort import examples, sampled_product
 from tests.support.faults.damage import flipped
 
 COLUMNS = {
@@ -234,10 +234,14 @@ REGIONS = [
 ]
 
 
-@pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("form", ["plain", "packed", "narrow", "missing"])
-@pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
-@pytest.mark.parametrize("tile", [None, (2, 2, 3)])
+@sampled_product(
+    "region,form,kind,tile",
+    REGIONS,
+    ["plain", "packed", "narrow", "missing"],
+    [MemoryObjects, MappedObjects],
+    [None, (2, 2, 3)],
+    dev=24,
+)
 def test_a_region_is_that_part_of_the_row(
     region: Any, form: str, kind: type[MemoryObjects], tile: tuple[int, ...] | None
 ) -> None:
