@@ -30,6 +30,7 @@ class ForkedProcess:
         folder: Path,
         environment: Mapping[str, str],
         stderr: Path | None = None,
+        session: bool = False,
     ) -> None:
         """Begin.
 
@@ -39,10 +40,11 @@ class ForkedProcess:
             folder: where the process works.
             environment: all of its environment.
             stderr: a file for what it says there; None: a pipe.
+            session: whether it begins a session of its own, as a terminal's shell.
         """
         pipes = [FORKED.Pipe(duplex=False) for _ in range(1 if stderr else 2)]
         ends = [end for _, end in pipes]
-        about = (folder, dict(environment), stderr)
+        about = (folder, dict(environment), stderr, session)
         # As a daemon it ends with this process, where a test left it behind.
         self._process = FORKED.Process(target=_be, args=(ends, about, target, words), daemon=True)
         self._process.start()
@@ -111,11 +113,11 @@ def forked_command(
     environment: Mapping[str, str],
     *,
     code: str = "",
-    stderr: Path | None = None,
+    **options: Any,
 ) -> ForkedProcess:
-    """A `tensorrepo` command; `code` runs before it, as Python."""
+    """A `tensorrepo` command; `code` runs before it, as Python. Options are a `ForkedProcess`'s."""
     told = (list(words), folder, dict(environment), code)
-    return ForkedProcess(run_command, *told, folder=folder, environment=environment, stderr=stderr)
+    return ForkedProcess(run_command, *told, folder=folder, environment=environment, **options)
 
 
 def _as_file(reader: Connection) -> TextIO:
@@ -125,11 +127,13 @@ def _as_file(reader: Connection) -> TextIO:
 
 def _be(
     ends: Sequence[Connection],
-    about: tuple[Path, Mapping[str, str], Path | None],
+    about: tuple[Path, Mapping[str, str], Path | None, bool],
     target: Callable[..., int | None],
     words: Sequence[Any],
 ) -> None:
-    folder, environment, stderr = about
+    folder, environment, stderr, session = about
+    if session:
+        os.setsid()
     # It goes on where its daemon forked, but is a command, which may have children.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     for ours, end in enumerate(ends, 1):

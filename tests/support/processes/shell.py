@@ -92,10 +92,10 @@ class Shell:
         """The records that a command answers with --json."""
         return [json.loads(line) for line in self(*words, "--json").splitlines()]
 
-    def start(self, *words: str, code: str = "") -> ForkedProcess:
+    def start(self, *words: str, code: str = "", session: bool = False) -> ForkedProcess:
         """A command in a process of its own; `code` runs before it, as Python. It is forked."""
         environment = {**os.environ, **self.variables}
-        return forked_command(words, self.folder, environment, code=code)
+        return forked_command(words, self.folder, environment, code=code, session=session)
 
     def finish(self, *words: str, code: str = "") -> tuple[int, str, str]:
         """The same, waited for: exit code, output, errors. It is forked, which takes no start."""

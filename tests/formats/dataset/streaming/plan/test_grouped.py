@@ -134,6 +134,7 @@ def shares(found: BatchStream, world: int) -> Iterator[list[int]]:
         yield [row for batch in one for row in batch.rows.tolist()]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("world", sampled([3, 2], 1))
 def test_ranks_share_each_row(world: int) -> None:
     found = grouped(made(MappedObjects), last="short")
@@ -141,6 +142,7 @@ def test_ranks_share_each_row(world: int) -> None:
     assert sorted(rows) == list(range(len(ROWS)))
 
 
+@pytest.mark.soak
 def test_workers_take_turns_at_all_steps() -> None:
     found = grouped(made(MappedObjects))
     parts = [[batch.rows.tolist() for batch in found.in_turn(at, 3)] for at in range(3)]
@@ -149,6 +151,7 @@ def test_workers_take_turns_at_all_steps() -> None:
     assert [step for at in range(len(steps)) for step in [parts[at % 3][at // 3]]] == steps
 
 
+@pytest.mark.soak
 def test_a_state_is_gone_on_with_by_groups_and_by_a_plan_of_all_runs() -> None:
     found = grouped(made(MappedObjects))
     batches = iter(found)
@@ -258,6 +261,7 @@ def peak_bytes(fragments: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.soak
 def test_four_times_the_pages_take_no_more_memory() -> None:
     few, many = peak_bytes(500), peak_bytes(2000)
     # Their page entries alone would take more than half a megabyte.
