@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
@@ -61,6 +62,32 @@ def test_the_table_has_a_row_a_case_and_says_what_was_not_measured(tables: Any) 
     assert ET.fromstring(tables.picture([{**lines[0], "case": "<&>"}])) is not None
 
 
+def test_readme_shows_each_peer_by_its_best_side(tables: Any) -> None:
+    rates = {"ours": 1200, "lance_0": 100, "lance_2": 50, "limit": 1000}
+    line = {"case": "loaders", "rows_per_s": rates, "commit": "c1", "date": "d", "load": 1.5}
+    text = f"before\n{tables.BEGIN}\nold\n{tables.END}\nbehind"
+    made = tables.with_table(text, [line])
+    shown = "1,200 rows/s | decoding alone, on all cores 1.20, Lance 12.0 | d | 1.5 | c1 |"
+    assert made.startswith(f"before\n{tables.BEGIN}\n|")
+    assert shown in made
+    assert "old" not in made
+    assert made.endswith(f"{tables.END}\nbehind")
+    assert tables.with_table(text, [DONE]) == text
+
+
+def test_each_module_of_cases_is_run_by_a_benchmark() -> None:
+    folder = ROOT / "benchmarks"
+    names = {
+        f"{path.parent.name}.{path.stem}"
+        for path in folder.glob("*_cases/*.py")
+        if re.search(r"^CASES\b", path.read_text(), re.MULTILINE)
+    }
+    scripts = "".join(path.read_text() for path in folder.glob("bench_*.py"))
+    lists = re.findall(r"from (\w+_cases) import \(?([\w,\s]+)", scripts)
+    run = {f"{room}.{name}" for room, names in lists for name in re.findall(r"\w+", names)}
+    assert names <= run
+
+
 @pytest.mark.parametrize(
     ("line", "version", "done"),
     [
@@ -78,10 +105,11 @@ def test_a_case_is_left_out_where_its_line_is_of_now(
     assert everything.is_done(line, ASKED, version) is done
 
 
-def test_a_failure_replaces_no_figure(everything: Any) -> None:
-    for line in ({"case": "a", "ms": 1}, {"case": "a", "failed": "x"}, {"case": "a", "ms": 2}):
+def test_what_failed_or_was_skipped_replaces_no_figure(everything: Any) -> None:
+    first, last = {"case": "a", "ms": 1}, {"case": "a", "ms": 2}
+    for line in (first, {"case": "a", "failed": "x"}, {"case": "a", "skipped": "no peers"}, last):
         everything.keep("core", "a", line)
-        assert "failed" not in everything.stored("core")["a"]
+        assert everything.is_figure(everything.stored("core")["a"])
     everything.keep("core", "b", {"case": "b", "failed": "x"})
     assert everything.stored("core") == {
         "a": {"case": "a", "ms": 2},
