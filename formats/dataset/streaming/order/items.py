@@ -116,7 +116,8 @@ class RowsWithin:
 
     def before(self, rows: Ints) -> Ints:
         items = self.choice.before(np.concatenate(([self.first], rows + self.first)))
-        return items[1:] - items[0]
+        inside: Ints = items[1:] - items[0]
+        return inside
 
     def row_of(self, items: Ints) -> Ints:
         ahead = self.choice.before(np.array([self.first]))
