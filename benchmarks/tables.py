@@ -46,6 +46,7 @@ PEERS = {
     "index": "torch's `memory[index]`",
     "limit": "decoding alone, on all cores",
     "litdata": "LitData",
+    "litdata_synced": "LitData, synced",
     "mosaic": "Mosaic",
     "mosaic_synced": "Mosaic, synced",
     "select": "torch's `index_select`",
@@ -113,7 +114,11 @@ def sides_of(line: Mapping[str, Any]) -> Sides | None:
             for name, value in line.items()
             if (name == unit or name.endswith(f"_{unit}")) and _is_number(value)
         }
-        numbers = {name: value for name, value in numbers.items() if name not in NO_PEERS}
+        numbers = {
+            name: value
+            for name, value in numbers.items()
+            if name not in NO_PEERS and not name.startswith("cpu_")
+        }
         if OURS in numbers and len(numbers) > 1:
             return Sides(unit, numbers)
     return None
@@ -200,20 +205,31 @@ def _unit(unit: str) -> str:
 
 
 def with_table(text: str, lines: list[dict[str, Any]]) -> str:
-    """README with the table between its marks made anew; as it was, where no case was measured."""
+    """README with what stands between its marks made anew of one run.
+
+    As it was, where not all of its cases were measured at one commit.
+    """
     shown = {line["case"]: line for line in lines if line["case"] in IN_README}
-    sides = {case: sides_of(line) for case, line in shown.items()}
-    rows = [
-        f"| {what} | {_number(found.values[OURS])} {_unit(found.unit)} | {_leads(found)} | "
-        f"{_of(shown[case], 'date')} | {_of(shown[case], 'load')} | {_of(shown[case], 'commit')} |"
-        for case, what in IN_README.items()
-        if (found := sides.get(case)) is not None
-    ]
-    if not rows or BEGIN not in text:
+    sides = {case: found for case in shown if (found := sides_of(shown[case])) is not None}
+    commits = {_of(line, "commit") for line in shown.values()}
+    if sides.keys() != IN_README.keys() or len(commits) > 1 or BEGIN not in text:
         return text
+    days = sorted({_of(line, "date") for line in shown.values()})
+    one = next(iter(shown.values()))
     head = [
-        "| what | ours | times as fast as | date | load | commit |",
-        "|---|---|---|---|---|---|",
+        (
+            f"Measured {' to '.join(days[:1] + days[1:][-1:])} at commit {commits.pop()}, on "
+            f"{_of(one, 'processor')}, {_of(one, 'cores')} cores, {_of(one, 'memory_gib')} GiB, "
+            f"Python {_of(one, 'python')}:"
+        ),
+        "",
+        "| what | ours | times as fast as | load |",
+        "|---|---|---|---|",
+    ]
+    rows = [
+        f"| {what} | {_number(sides[case].values[OURS])} {_unit(sides[case].unit)} | "
+        f"{_leads(sides[case])} | {_of(shown[case], 'load')} |"
+        for case, what in IN_README.items()
     ]
     before, _, rest = text.partition(BEGIN)
     return "\n".join([before + BEGIN, *head, *rows, END + rest.partition(END)[2]])

@@ -36,6 +36,7 @@ def everything(tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ({"ours_rows_per_s": 50, "lance_rows_per_s": 10, "goal_x": 3}, 5, "lance"),
         ({"ours_p50_ms": 4, "lance_p50_ms": 2, "torch_p50_ms": 8}, 0.5, "lance"),
+        ({"ours_ms": 4, "lance_ms": 6, "cpu_ours_ms": 1, "cpu_lance_ms": 9}, 1.5, "lance"),
         ({"mb_per_s": {"ours": 10, "cp": 40, "note": "x"}}, 0.25, "cp"),
     ],
 )
@@ -62,17 +63,28 @@ def test_the_table_has_a_row_a_case_and_says_what_was_not_measured(tables: Any) 
     assert ET.fromstring(tables.picture([{**lines[0], "case": "<&>"}])) is not None
 
 
-def test_readme_shows_each_peer_by_its_best_side(tables: Any) -> None:
+def test_readme_shows_one_run_and_each_peer_by_its_best_side(tables: Any) -> None:
     rates = {"ours": 1200, "lance_0": 100, "lance_2": 50, "limit": 1000}
-    line = {"case": "loaders", "rows_per_s": rates, "commit": "c1", "date": "d", "load": 1.5}
+    about = {"commit": "c1", "date": "d", "load": 1.5, "rows_per_s": rates}
+    lines = [{"case": case, **about} for case in tables.IN_README]
     text = f"before\n{tables.BEGIN}\nold\n{tables.END}\nbehind"
-    made = tables.with_table(text, [line])
-    shown = "1,200 rows/s | decoding alone, on all cores 1.20, Lance 12.0 | d | 1.5 | c1 |"
-    assert made.startswith(f"before\n{tables.BEGIN}\n|")
-    assert shown in made
+    made = tables.with_table(text, lines)
+    assert made.startswith(f"before\n{tables.BEGIN}\nMeasured d at commit c1, on ")
+    assert "| 1,200 rows/s | decoding alone, on all cores 1.20, Lance 12.0 | 1.5 |" in made
     assert "old" not in made
     assert made.endswith(f"{tables.END}\nbehind")
-    assert tables.with_table(text, [DONE]) == text
+
+
+@pytest.mark.parametrize("last", [[], [{"commit": "c2"}], [{"skipped": "no peers"}]])
+def test_readme_stays_where_its_cases_are_not_of_one_run(
+    tables: Any, last: list[dict[str, Any]]
+) -> None:
+    lines = [
+        {"case": case, "commit": "c1", "ours_ms": 2, "lance_ms": 3} for case in tables.IN_README
+    ]
+    lines = [*lines[:-1], *({"case": lines[-1]["case"], "ours_ms": 2, **each} for each in last)]
+    text = f"{tables.BEGIN}\nold\n{tables.END}"
+    assert tables.with_table(text, lines) == text
 
 
 def test_each_module_of_cases_is_run_by_a_benchmark() -> None:
