@@ -523,7 +523,7 @@ class _Check:
         content: ObjectContent | None = None
         problems: list[str] = []
         stored_bytes = 0
-        for row in self._rows(item.number):
+        for row in self._table.rows_of(item.number):
             stored_bytes += row.bytes
             try:
                 content = self._incarnation(row, item, files)
@@ -538,13 +538,6 @@ class _Check:
         if content is None and not problems:
             return self._read_unlisted(item)
         return _Read(item, content, tuple(problems), stored_bytes)
-
-    def _rows(self, number: int) -> Iterator[StoredRow]:
-        """All incarnations of an object, given its first row."""
-        first = self._table[number].digest if number >= 0 else None
-        while 0 <= number < len(self._table) and (row := self._table[number]).digest == first:
-            yield row
-            number += 1
 
     def _read_unlisted(self, item: _Item) -> _Read:
         """What the listing does not have: stored since, left at a lazy clone's origin, or gone."""
@@ -592,7 +585,7 @@ class _Check:
                     if number < 0 or not self._facts[number]:
                         continue
                     label = self._store.known_label(digest, self._state.graves)
-                    is_kept = any(row.label == label for row in self._rows(number))
+                    is_kept = any(row.label == label for row in self._table.rows_of(number))
                     # What was packed is buried by nobody: it stays in its pack.
                     if not is_kept and self._store.packs.home(digest, label) is None:
                         yield ObjectFault(
@@ -623,7 +616,8 @@ class _Check:
             if len(unmet) >= SOME:
                 yield from self._unreachable(unmet)
                 unmet = []
-        yield from self._unreachable(unmet)
+        if unmet:
+            yield from self._unreachable(unmet)
 
     def _explains(self, grave: object, raw: bytes) -> bool:
         """Whether the table of a condemnation has a digest; one that cannot be read is told."""

@@ -119,6 +119,17 @@ class ObjectTable:
         """Fields of all rows."""
         return _ROW.iter_unpack(self._data)
 
+    def rows_of(self, number: int) -> Iterator[StoredRow]:
+        """All rows of the object of a first row; none of -1."""
+        if number < 0:
+            return
+        raw = self._raw(number)
+        while True:
+            yield self[number]
+            number += 1
+            if number == self.count or self._raw(number) != raw:
+                return
+
     def is_stored_once(self, number: int, size_bytes: int) -> bool:
         """Whether the object of a first row has that one key, of so many bytes."""
         raw, found_bytes, label, _ = _ROW.unpack_from(self._data, number * _ROW.size)

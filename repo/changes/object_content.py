@@ -21,7 +21,7 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     decode_header,
     expand,
-    raw_links,
+    raw_object,
 )
 from tensorrepo.repo.objects.store import VERIFY_BYTES, ObjectStore
 
@@ -99,10 +99,8 @@ def read_incarnation(
         is_packed = row.label == PACKED
         stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
     data = expand(stored, row.digest)
-    links = raw_links(data, row.digest)
-    kind, _, start, _ = decode_header(memoryview(data), row.digest)
-    names = [link[0] for link in links]
-    if any(a >= b for a, b in pairwise(names)):
+    kind, links, start = raw_object(data, row.digest)
+    if any(a[0] >= b[0] for a, b in pairwise(links)):
         raise CorruptError("its links are not sorted and unique")
     payload = data[start:] if kind in (Kind.COMMIT, Kind.TREE_PAGE) else b""
     return ObjectContent(

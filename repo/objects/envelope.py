@@ -371,6 +371,13 @@ def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, 
         CorruptError: the bytes are not that object.
         UnsupportedError: an envelope version or kind that this version does not know.
     """
+    return raw_object(data, digest)[1]
+
+
+def raw_object(
+    data: Buffer, digest: Digest
+) -> tuple[Kind, list[tuple[bytes, int, int, int, int]], int]:
+    """Its kind, the same fields, and where its payload starts. Raises as `raw_links`."""
     view = memoryview(data)
     if not has_digest(data, digest):
         found = object_digest((view,))
@@ -378,13 +385,13 @@ def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, 
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
             "`tensorrepo fsck --deep --repair` fetches it from a copy."
         )
-    _, count, _ = _decode_whole_header(view, digest)
+    kind, count, payload_start = _decode_whole_header(view, digest)
     links = list(LINK.iter_unpack(view[HEADER.size : HEADER.size + count * LINK.size]))
     if not _KINDS.keys() >= {link[3] for link in links}:
         raise UnsupportedError(
             f"object {digest:.12}: links to a kind that is unknown here. Update tensorrepo."
         )
-    return links
+    return kind, links, payload_start
 
 
 def pack_links(links: Iterable[ObjectLink]) -> list[tuple[bytes, int, int, int, int]]:
