@@ -134,7 +134,7 @@ class ObjectTable:
         """Whether the object of a first row has that one key, of so many bytes."""
         raw, found_bytes, label, _ = _ROW.unpack_from(self._data, number * _ROW.size)
         is_last = number + 1 == self.count or self._raw(number + 1) != raw
-        return is_last and found_bytes == size_bytes and label != PACKED
+        return is_last and bool(found_bytes == size_bytes and label != PACKED)
 
     def find(self, raw: bytes) -> int:
         """Number of the first row of a digest, -1 when the listing had none."""
