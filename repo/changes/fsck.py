@@ -305,7 +305,8 @@ class _Check:
             while self._commits and len(some) < _COMMITS:
                 raw = heappop(self._commits)[1]
                 try:
-                    commit, links = self._decoded.pop(raw, None) or self._again(raw)
+                    held = self._decoded.pop(raw, None)
+                    commit, links = held or self._again(raw)
                 except (CorruptError, NotFoundError) as error:  # since it was read
                     yield _fault(Digest(raw.hex()), Kind.COMMIT, str(error), _Owner(None))
                     continue
@@ -337,13 +338,13 @@ class _Check:
             yield ObjectFault(digest, Kind.COMMIT, problem, *_Owner(digest))
 
     def _tree(self, raw: bytes, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
-        digest = Digest(raw.hex())
+        owner = _Owner(Digest(raw.hex()))
         try:
             page = decode_root(commit.tree)
         except CorruptError as error:
-            yield ObjectFault(digest, Kind.COMMIT, str(error), digest)
+            yield ObjectFault(Digest(raw.hex()), Kind.COMMIT, str(error), *owner)
             return
-        yield from self._page(raw, page, links, _Owner(digest), "")
+        yield from self._page(raw, page, links, owner, "")
 
     def _page(
         self, raw: bytes, page: Page, links: list[RawLink], owner: _Owner, low: str
