@@ -1,7 +1,7 @@
 """Reads of many small files of one disk: a check or a collection reads a million of them.
 
-One by one, each is reached from the root, folder by folder, in some fifteen system calls. Here folders
-stay open, and each file takes an open, a read and a close.
+One by one, each is reached from the root, folder by folder, in some fifteen system calls. Here
+folders stay open, and each file takes an open, a read and a close.
 """
 
 from __future__ import annotations
