@@ -6,6 +6,8 @@
 marking of a collection, and a check of all objects by links and by their bytes. Times are processor
 seconds (user and system) of the least of some rounds, beside wall milliseconds. ``limits``: the
 same repository by commands of their own in 1 GiB of address space and with 256 descriptors.
+``rates``: marking and checking cold and warm, of files and of history packs, beside what this
+machine takes to read the same files: `cat` of those with links, and reading and hashing them here.
 ``billion``: what a collection's table costs at 10^9 objects, by a model.
 """
 
@@ -19,17 +21,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from harness import Case, Options, run
 
-from tensorrepo.repo.backends.base import StoredKey
+from tensorrepo.repo.backends.base import Backend, StoredKey
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import fsck
+from tensorrepo.repo.changes.gc_collect import CollectionRules
 from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
+from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.changes.repository import (
     LocalState,
     RepositoryCore,
@@ -37,10 +42,10 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.history.commits import Commit, encode_commit, read_commit
+from tensorrepo.repo.history.commits import Commit, encode_commit, read_commit, walk
 from tensorrepo.repo.history.tree_pages import Page, encode_root
 from tensorrepo.repo.history.trees import Entry, file_entry, root_links
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Digest, object_digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object, stored_form
@@ -87,6 +92,96 @@ def limits(folder: Path, options: Options) -> dict[str, Any]:
         seconds, mib = bounded(words, folder)
         told |= {f"{name}_cpu_s": seconds, f"{name}_peak_mib": mib}
     return told | {"goal": "every command ends, with less than 1 GiB and 256 descriptors"}
+
+
+def rates(folder: Path, options: Options) -> dict[str, Any]:
+    """Marking and checking beside the bare reading of the same files; of files, then of packs.
+
+    Cold is after the kernel was told to forget its inodes and pages, which only root may.
+    """
+    here = folder / "here"
+    build(here, round(COMMITS * options.scale), max(1, round(BRANCHES * options.scale)))
+    core = opened(here)
+    linked = [
+        digest for digest, _ in walk(core.objects, [core.log.refresh().state.refs["heads/main"]])
+    ]
+    names = sorted(object_key(digest) for digest in linked)
+    works: dict[str, Callable[[], Callable[[], int]]] = {
+        "cat": lambda: partial(cat, here, names),
+        "read_and_hash": lambda: partial(read_and_hash, core.backend, names),
+        "mark": lambda: ready_to_mark(opened(here)),
+        "check": lambda: partial(check, opened(here)),
+        "deep": lambda: partial(check, opened(here), deep=True),
+    }
+    found: dict[str, Any] = {}
+    for name, prepare in works.items():
+        if os.geteuid() == 0:
+            found |= per_second(f"cold_{name}", prepare, 1, forgets=True)
+        found |= per_second(name, prepare, options.rounds)
+    rules = CollectionRules(grace_seconds=0, retention_seconds=0)
+    told = pack_history(core, actor=AUTHOR, rules=rules)
+    found["packed"] = told.objects
+    for name in ("mark", "check", "deep"):
+        found |= per_second(f"packed_{name}", works[name], options.rounds)
+    goal = "mark >= 100000/s (15000 with links), check >= 10000/s"
+    return found | {"with_links": len(names), "goal": goal}
+
+
+def per_second(
+    name: str, prepare: Callable[[], Callable[[], int]], rounds: int, *, forgets: bool = False
+) -> dict[str, int]:
+    """What was done in a second, of the processor's time and of the clock's: the best of rounds."""
+    found = []
+    for _ in range(rounds):
+        work = prepare()
+        if forgets:
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+        before, wall = os.times(), time.perf_counter()
+        done = work()
+        after = os.times()
+        seconds = sum(after[:4]) - sum(before[:4])
+        found.append((done / seconds, done / (time.perf_counter() - wall)))
+    return {
+        f"{name}_per_cpu_s": round(max(each[0] for each in found)),
+        f"{name}_per_s": round(max(each[1] for each in found)),
+    }
+
+
+def cat(folder: Path, names: Sequence[str]) -> int:
+    """Files that `cat` read."""
+    given = "\0".join(names).encode()
+    subprocess.run(
+        ["xargs", "-0", "cat"], input=given, cwd=folder, stdout=subprocess.DEVNULL, check=True
+    )
+    return len(names)
+
+
+def read_and_hash(backend: Backend, names: Sequence[str]) -> int:
+    """Objects that were read, one by one, and hashed."""
+    for name in names:
+        object_digest((backend.read(name),))
+    return len(names)
+
+
+def ready_to_mark(core: RepositoryCore) -> Callable[[], int]:
+    """What marks from all refs, and gives how many objects there are: they were listed by now."""
+    state = core.log.refresh().state
+    table = ObjectTable(core.backend, packs=list(core.objects.packs.readable()))
+    marks = Marks(core.objects, table, state, lambda _done, _total: None)
+
+    def mark() -> int:
+        marks.mark(dict.fromkeys(state.refs.values()))
+        return len(table)
+
+    return mark
+
+
+def check(core: RepositoryCore, *, deep: bool = False) -> int:
+    """Objects that were checked."""
+    totals = fsck.ObjectTotals()
+    faults = list(fsck.check_objects(core.objects, core.log.refresh().state, totals, deep=deep))
+    assert not faults, f"it was made whole, and has {faults[:3]}"
+    return totals.objects
 
 
 def billion(_folder: Path, options: Options) -> dict[str, Any]:
@@ -333,7 +428,7 @@ def peak_mib() -> int:
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) >> 10
 
 
-CASES: dict[str, Case] = {"large": large, "limits": limits, "billion": billion}
+CASES: dict[str, Case] = {"large": large, "rates": rates, "limits": limits, "billion": billion}
 
 if __name__ == "__main__":
     run(CASES, "Measure a large repository.", rounds=3)

@@ -40,6 +40,13 @@ def object_digest(parts: Sequence[Buffer]) -> Digest:
     return streamed_digest(parts, parallel=large)
 
 
+def has_digest(data: Buffer, digest: Digest) -> bool:
+    """Whether that is the name of the object whose bytes are `data`: for many small ones."""
+    if len(data) >= _PARALLEL_BYTES:
+        return object_digest((data,)) == digest
+    return _OBJECT.copy().update(data).hexdigest() == digest
+
+
 def streamed_digest(parts: Iterable[Buffer], *, parallel: bool = False) -> Digest:
     """The same of parts that come one by one; `parallel` hashes each on all cores."""
     hasher = (_OBJECT_PARALLEL if parallel else _OBJECT).copy()

@@ -221,7 +221,7 @@ def _write(objects: ObjectStore, entry: Entry, target: Path, name: str) -> None:
         if streamed_digest(envelope()) != entry.digest:
             raise CorruptError(
                 f"{name} is damaged in the store: its bytes are not those of {entry.digest:.12}. "
-                "`tensorrepo fsck --repair` mends it."
+                "`tensorrepo fsck --deep --repair` mends it."
             )
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
+from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import Flights
@@ -255,6 +256,16 @@ class OpensFiles(Protocol):
 
     def open_file(self, key: str) -> int:
         """A descriptor to read `key`, which the caller closes. Raises NotFoundError."""
+
+
+@runtime_checkable
+class ReadsSmallFiles(Protocol):
+    """A backend on this machine's disk, of which whoever reads all small values may keep folders
+    open.
+    """
+
+    def small_files(self) -> SmallFiles:
+        """What reads them, once it is entered; of what cannot be read it says nothing."""
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
+from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -232,6 +233,10 @@ class Disk:
         folder, name = split(key)
         with self._explained("delete", key, expect=False), self._folder(folder) as at:
             os.unlink(name, dir_fd=at)
+
+    def folder(self, folder: str) -> AbstractContextManager[int]:
+        """A descriptor of a folder, reached without following a link."""
+        return self._folder(folder)
 
     def _folder(self, folder: str, *, make: bool = False) -> _Folder:
         return _Folder(self, folder, make)
@@ -557,6 +562,10 @@ class LocalBackend(CommonBackend):
                 filled += got
                 if not got:
                     check_length(self._name(key), start, start + flat.nbytes, filled)
+
+    def small_files(self) -> SmallFiles:
+        """See `ReadsSmallFiles`."""
+        return SmallFiles(self._disk.folder)
 
     def size(self, key: str) -> int | None:
         try:

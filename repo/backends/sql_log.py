@@ -26,6 +26,7 @@ import msgspec
 from tensorrepo.repo.backends.base import (
     Backend,
     CommonBackend,
+    ReadsSmallFiles,
     StoredKey,
     StreamsRanges,
     Uploads,
@@ -97,6 +98,8 @@ class SqlLogBackend(CommonBackend):
         self._marked = ""
         if isinstance(store, StreamsRanges):
             self.stream_range = store.stream_range  # of objects, which are in the store
+        if isinstance(store, ReadsSmallFiles):
+            self.small_files = store.small_files  # of objects, too
         self._marking = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -17,34 +17,47 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tensorrepo.repo.backends.base import StoredKey
+from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
-from tensorrepo.repo.changes.gc_marks import PACKED, ObjectTable, RawLink, StoredRow
+from tensorrepo.repo.changes.gc_marks import (
+    PACKED,
+    ObjectTable,
+    RawLink,
+    StoredRow,
+    read_small,
+    small_files,
+)
+from tensorrepo.repo.changes.object_content import (
+    CLAIM_MASK,
+    SIZE_MASK,
+    ObjectContent,
+    claim_of,
+    in_words,
+    is_data,
+    kind_of,
+    raw_claim,
+    read_incarnation,
+)
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.history.commits import Commit, as_known, decode_commit, read_commit
 from tensorrepo.repo.history.tree_pages import Page, decode_page, decode_root
 from tensorrepo.repo.history.trees import Entry, file_entry
-from tensorrepo.repo.ids import Digest, digest_bytes, streamed_digest
+from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.names import folded
 from tensorrepo.repo.objects.envelope import (
-    HEADER,
     LEAF_FLAG,
-    LINK,
-    ZSTD_MAGIC,
     Kind,
     ObjectLink,
-    decode_header,
-    expand,
     pack_links,
-    raw_links,
 )
 from tensorrepo.repo.objects.incarnations import decode_key_list, parse_object_key
-from tensorrepo.repo.objects.store import VERIFY_BYTES, ObjectStore
+from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
@@ -59,11 +72,7 @@ _WAITING_COMMITS: Final = 1 << 10  # that are kept decoded; others are read agai
 _KNOWN_ENTRIES: Final = 1 << 16
 _SHOWN_KEYS: Final = 100
 
-# What is known of an object: bytes, kind and leaf flag as a link has them, and whether it was met.
-_SIZE_MASK: Final = (1 << 48) - 1
-_KIND_AT, _LEAF_AT = 48, 56
-_CLAIM: Final = (1 << 57) - 1
-_MET: Final = 1 << 63
+_MET: Final = 1 << 63  # beside the claim of an object: whether it was met
 _MAX_GENERATION: Final = (1 << 32) - 1
 
 
@@ -156,8 +165,9 @@ def check_objects(
         collects: whether collections delete here: they do not in a mirror.
         progress: callback that receives the counters now and then.
     """
-    check = _Check(store, state, totals, deep, contents, is_known, progress)
-    yield from check.run(tips, prefix, collects=collects)
+    with small_files(store.backend) as files:
+        check = _Check(store, state, totals, deep, contents, is_known, progress, files)
+        yield from check.run(tips, prefix, collects=collects)
 
 
 class _Owner(NamedTuple):
@@ -189,28 +199,12 @@ class _Item(NamedTuple):
 
     @property
     def kind(self) -> Kind | None:
-        return _kind_of(self.claim)
+        return kind_of(self.claim)
 
     @property
     def is_data(self) -> bool:
         """Whether it is said to be what is read by ranges and leads to nothing."""
-        kind = self.kind
-        return kind is not None and not kind.compressible and bool(self.claim >> _LEAF_AT & 1)
-
-
-class ObjectContent(NamedTuple):
-    """What an object is, as `_claim_of` a link to it, and what it links to."""
-
-    claim: int
-    links: list[RawLink]
-    payload: bytes  # of commits and tree pages
-
-    def link(self, digest: Digest) -> ObjectLink:
-        """What a parent says of it."""
-        kind = _kind_of(self.claim)
-        assert kind is not None, "what was read has a kind"
-        leaf = bool(self.claim >> _LEAF_AT & 1)
-        return ObjectLink(digest, self.claim & _SIZE_MASK, kind, leaf)
+        return is_data(self.claim)
 
 
 class _Read(NamedTuple):
@@ -220,13 +214,7 @@ class _Read(NamedTuple):
     stored_bytes: int = 0  # of all incarnations
 
 
-class _Born(NamedTuple):
-    """A commit whose tree is to be walked; the largest generation comes first."""
-
-    order: int
-    raw: bytes
-    commit: Commit | None
-    links: list[RawLink] | None
+_Decoded = tuple[Commit, list[RawLink]]
 
 
 class _Check:
@@ -239,8 +227,10 @@ class _Check:
         contents: ContentChecks | None,
         is_known: Callable[[str], bool] | None,
         progress: Callable[[ObjectTotals], None],
+        files: SmallFiles | None,
     ) -> None:
         self._store = store
+        self._files = files  # of one thread, this one
         self._state = state
         self._totals = totals
         self._deep = deep
@@ -257,7 +247,10 @@ class _Check:
         self._generations = array("I", bytes(4 * len(self._table)))  # of commits
         self._unlisted: set[bytes] = set()  # stored after the listing, missing, or promised
         self._pending: list[_Item] = []
-        self._commits: list[_Born] = []
+        # Commits whose trees are to be walked, the largest generation first, and what was read of
+        # those that came last: their turn comes next, but for the tips of old branches.
+        self._commits: list[tuple[int, bytes]] = []
+        self._decoded: dict[bytes, _Decoded] = {}
         self._entries: list[tuple[Entry, _Owner, ObjectLink | None]] = []
         self._known_entries: set[tuple[Digest, Digest | None, bytes]] = set()
         self._prefix = ""
@@ -308,51 +301,50 @@ class _Check:
     def _histories(self) -> Iterator[ObjectFault]:
         """Commits and their trees, some at a time: where requests take long, they run together."""
         while self._commits:
-            some: list[tuple[_Born, Commit, list[RawLink]]] = []
+            some: list[tuple[bytes, Commit, list[RawLink]]] = []
             while self._commits and len(some) < _COMMITS:
-                born = heappop(self._commits)
+                raw = heappop(self._commits)[1]
                 try:
-                    commit, links = self._again(born)
+                    held = self._decoded.pop(raw, None)
+                    commit, links = held or self._again(raw)
                 except (CorruptError, NotFoundError) as error:  # since it was read
-                    yield _fault(Digest(born.raw.hex()), Kind.COMMIT, str(error), _Owner(None))
+                    yield _fault(Digest(raw.hex()), Kind.COMMIT, str(error), _Owner(None))
                     continue
-                some.append((born, commit, links))
-                yield from self._parents(born, commit, links)
-            for born, commit, links in some:
+                some.append((raw, commit, links))
+                yield from self._parents(raw, commit, links)
+            for raw, commit, links in some:
                 self._totals.commits += 1
-                yield from self._tree(born, commit, links)
+                yield from self._tree(raw, commit, links)
             yield from self._walk()
             yield from self._look_into_entries()
 
-    def _again(self, born: _Born) -> tuple[Commit, list[RawLink]]:
-        if born.commit is not None and born.links is not None:
-            return born.commit, born.links
-        digest = Digest(born.raw.hex())
+    def _again(self, raw: bytes) -> _Decoded:
+        digest = Digest(raw.hex())
         return read_commit(self._store, digest), pack_links(self._store.get(digest).links)
 
-    def _parents(self, born: _Born, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
+    def _parents(self, raw: bytes, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
         by_name = {link[0]: link for link in links}
         for parent in commit.parents:
-            raw = digest_bytes(parent)
-            link = by_name.get(raw, (raw, 0, 0, 0, 0))
-            yield from self._follow(born.raw, link, _Owner(parent))
+            name = digest_bytes(parent)
+            link = by_name.get(name, (name, 0, 0, 0, 0))
+            yield from self._follow(raw, link, _Owner(parent))
         yield from self._walk()
         numbers = (self._table.find(digest_bytes(parent)) for parent in commit.parents)
         known = [self._generations[number] if number >= 0 else 0 for number in numbers]
         expected = 1 + max(known, default=commit.generation - 1)
         if all(known) and min(expected, _MAX_GENERATION) != commit.generation:
             problem = f"it is of generation {commit.generation}, by its parents of {expected}"
-            digest = Digest(born.raw.hex())
+            digest = Digest(raw.hex())
             yield ObjectFault(digest, Kind.COMMIT, problem, *_Owner(digest))
 
-    def _tree(self, born: _Born, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
-        owner = _Owner(Digest(born.raw.hex()))
+    def _tree(self, raw: bytes, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
+        owner = _Owner(Digest(raw.hex()))
         try:
             page = decode_root(commit.tree)
         except CorruptError as error:
-            yield ObjectFault(Digest(born.raw.hex()), Kind.COMMIT, str(error), *owner)
+            yield ObjectFault(Digest(raw.hex()), Kind.COMMIT, str(error), *owner)
             return
-        yield from self._page(born.raw, page, links, owner, "")
+        yield from self._page(raw, page, links, owner, "")
 
     def _page(
         self, raw: bytes, page: Page, links: list[RawLink], owner: _Owner, low: str
@@ -392,13 +384,15 @@ class _Check:
             storage = digest_bytes(entry.storage)
             yield from self._follow(raw, links.get(storage, (storage, 0, 0, 0, 0)), owner)
         if link[3] and link[3] != entry.kind:
-            problem = f"the tree calls it a {entry.kind.label}, its link says {_said(_claim(link))}"
+            problem = (
+                f"the tree calls it a {entry.kind.label}, its link says {in_words(raw_claim(link))}"
+            )
             yield _fault(entry.digest, entry.kind, problem, owner)
-        said = None
+        parsed = None
         if entry.kind is Kind.BLOB and link[3]:
             size = link[1] | link[2] << 32
-            said = ObjectLink(entry.digest, size, Kind.BLOB, bool(link[4] & LEAF_FLAG))
-        self._entries.append((entry, owner, said))
+            parsed = ObjectLink(entry.digest, size, Kind.BLOB, bool(link[4] & LEAF_FLAG))
+        self._entries.append((entry, owner, parsed))
         if len(self._entries) >= SOME:
             yield from self._walk()
             yield from self._look_into_entries()
@@ -435,29 +429,31 @@ class _Check:
         owner: _Owner,
         *,
         place: _Place | None = None,
-    ) -> Iterator[ObjectFault]:
+    ) -> Iterable[ObjectFault]:
         """Come to an object by a link. What was met before is compared with what the link says."""
-        raw, claim = link[0], _claim(link)
+        raw, claim = link[0], raw_claim(link)
         if raw in self._supersedes:
             raw, claim = self._supersedes[raw], 0
         number = self._table.find(raw)
         if number < 0:
             if raw in self._unlisted:
-                return
+                return ()
             self._unlisted.add(raw)
         else:
             known = self._facts[number]
             if known:
-                if claim and known & _CLAIM and known & _CLAIM != claim:
-                    yield _wrong_link(parent, raw, claim, known & _CLAIM, owner)
-                return
+                if claim and known & CLAIM_MASK and known & CLAIM_MASK != claim:
+                    return (_wrong_link(parent, raw, claim, known & CLAIM_MASK, owner),)
+                return ()
             self._facts[number] = claim | _MET
         self._totals.objects += 1
-        item = _Item(raw, number, owner, claim, place)
-        if item.is_data and not self._deep:
-            yield from self._taken(self._read(item))
-        else:
-            self._pending.append(item)
+        if self._deep or not is_data(claim):
+            self._pending.append(_Item(raw, number, owner, claim, place))
+            return ()
+        if number >= 0 and self._table.is_stored_once(number, claim & SIZE_MASK):
+            self._totals.bytes += claim & SIZE_MASK  # as most of all objects are
+            return ()
+        return self._taken(self._read(_Item(raw, number, owner, claim, place)))
 
     def _walk(self) -> Iterator[ObjectFault]:
         """Read all that waits, and what it leads to."""
@@ -465,12 +461,15 @@ class _Check:
         while self._pending:
             some = self._pending[-SOME:]
             del self._pending[-SOME:]
-            large = [item for item in some if item.claim & _SIZE_MASK >= LARGE_BYTES]
-            small = [item for item in some if item.claim & _SIZE_MASK < LARGE_BYTES]
+            large = [item for item in some if item.claim & SIZE_MASK >= LARGE_BYTES]
+            small = [item for item in some if item.claim & SIZE_MASK < LARGE_BYTES]
             for items, near in ((small, 0), (large, HASHING_THREADS)):
+                if not items:
+                    continue  # no thread is started for nothing
                 threads = READING_THREADS if far else near
-                for read in ordered_map(items, self._read, threads=threads):
-                    yield from self._taken(read)
+                read = partial(self._read, files=None if threads else self._files)
+                for each in ordered_map(items, read, threads=threads):
+                    yield from self._taken(each)
             self._progress(self._totals)
 
     def _taken(self, read: _Read) -> Iterator[ObjectFault]:
@@ -484,11 +483,13 @@ class _Check:
         if item.number >= 0:
             self._facts[item.number] = content.claim | _MET
         if item.claim and item.claim != content.claim:
-            problem = f"it is {_said(content.claim)}, what links to it says {_said(item.claim)}"
-            yield _fault(item.digest, _kind_of(content.claim), problem, item.owner)
+            problem = (
+                f"it is {in_words(content.claim)}, what links to it says {in_words(item.claim)}"
+            )
+            yield _fault(item.digest, kind_of(content.claim), problem, item.owner)
         if not content.links and not content.payload:
             return
-        kind = _kind_of(content.claim)
+        kind = kind_of(content.claim)
         try:
             if kind is Kind.COMMIT:
                 self._take_commit(item, content)
@@ -511,21 +512,22 @@ class _Check:
         named |= {digest_bytes(each) for each in decode_root(commit.tree).links()}
         _check_links(f"commit {item.digest:.12}", content.links, named)
         commit = as_known(self._store, item.digest, commit)
-        keeps = len(self._commits) < _WAITING_COMMITS
-        held = (commit, content.links) if keeps else (None, None)
-        heappush(self._commits, _Born(-commit.generation, item.raw, *held))
+        heappush(self._commits, (-commit.generation, item.raw))
+        self._decoded[item.raw] = (commit, content.links)
+        if len(self._decoded) > _WAITING_COMMITS:
+            del self._decoded[next(iter(self._decoded))]  # the oldest; it is read again
 
     # --------------------------------------------------------------------------- reading
 
-    def _read(self, item: _Item) -> _Read:
+    def _read(self, item: _Item, files: SmallFiles | None = None) -> _Read:
         """Every incarnation of an object; what one of them says, if any is whole."""
         content: ObjectContent | None = None
         problems: list[str] = []
         stored_bytes = 0
-        for row in self._rows(item.number):
+        for row in self._table.rows_of(item.number):
             stored_bytes += row.bytes
             try:
-                content = self._incarnation(row, item)
+                content = self._incarnation(row, item, files)
             except NotFoundError:
                 continue  # a collector took it since the listing
             except (CorruptError, StorageError) as error:
@@ -538,13 +540,6 @@ class _Check:
             return self._read_unlisted(item)
         return _Read(item, content, tuple(problems), stored_bytes)
 
-    def _rows(self, number: int) -> Iterator[StoredRow]:
-        """All incarnations of an object, given its first row."""
-        first = self._table[number].digest if number >= 0 else None
-        while 0 <= number < len(self._table) and (row := self._table[number]).digest == first:
-            yield row
-            number += 1
-
     def _read_unlisted(self, item: _Item) -> _Read:
         """What the listing does not have: stored since, left at a lazy clone's origin, or gone."""
         store, digest = self._store, item.digest
@@ -553,7 +548,7 @@ class _Check:
                 return _Read(item, ObjectContent(item.claim, [], b""))
             labels = {0, store.known_label(digest, self._state.graves)}
             sizes = {store.stored_bytes(digest, label) for label in labels} - {None}
-            if item.claim & _SIZE_MASK in sizes:
+            if item.claim & SIZE_MASK in sizes:
                 return _Read(item, ObjectContent(item.claim, [], b""))
         try:
             envelope = store.stored(digest)
@@ -565,19 +560,17 @@ class _Check:
         except CorruptError as error:
             return _Read(item, None, (str(error),))
         link = envelope.link(digest)
-        content = ObjectContent(
-            _claim_of(link), pack_links(envelope.links), bytes(envelope.payload)
-        )
+        content = ObjectContent(claim_of(link), pack_links(envelope.links), bytes(envelope.payload))
         return _Read(item, content)
 
-    def _incarnation(self, row: StoredRow, item: _Item) -> ObjectContent:
+    def _incarnation(self, row: StoredRow, item: _Item, files: SmallFiles | None) -> ObjectContent:
         """What one key holds, verified as far as this check goes."""
         if item.is_data and not self._deep and row.label != PACKED:  # of a member no size is listed
-            expected = item.claim & _SIZE_MASK
+            expected = item.claim & SIZE_MASK
             if row.bytes != expected:
                 raise CorruptError(f"expected {expected:,} bytes, found {row.bytes:,}")
             return ObjectContent(item.claim, [], b"")
-        return read_incarnation(self._store, row, deep=self._deep)
+        return read_incarnation(self._store, row, deep=self._deep, stored=read_small(files, row))
 
     # --------------------------------------------------------------------------- beside the walk
 
@@ -593,12 +586,12 @@ class _Check:
                     if number < 0 or not self._facts[number]:
                         continue
                     label = self._store.known_label(digest, self._state.graves)
-                    is_kept = any(row.label == label for row in self._rows(number))
+                    is_kept = any(row.label == label for row in self._table.rows_of(number))
                     # What was packed is buried by nobody: it stays in its pack.
                     if not is_kept and self._store.packs.home(digest, label) is None:
                         yield ObjectFault(
                             digest,
-                            _kind_of(self._facts[number]),
+                            kind_of(self._facts[number]),
                             f"it is needed, and the collection of log record {grave.generation}, "
                             "which goes on, deletes it",
                             *_Owner(None),
@@ -624,7 +617,8 @@ class _Check:
             if len(unmet) >= SOME:
                 yield from self._unreachable(unmet)
                 unmet = []
-        yield from self._unreachable(unmet)
+        if unmet:
+            yield from self._unreachable(unmet)
 
     def _explains(self, grave: object, raw: bytes) -> bool:
         """Whether the table of a condemnation has a digest; one that cannot be read is told."""
@@ -636,9 +630,10 @@ class _Check:
 
     def _unreachable(self, rows: list[StoredRow]) -> Iterator[ObjectFault]:
         threads = READING_THREADS if _is_far(self._store) else HASHING_THREADS
-        for row, problem in zip(
-            rows, ordered_map(rows, self._problem_of, threads=threads), strict=True
-        ):
+        # What is drawn, one at a time, is read; what is large is read by whoever hashes it.
+        pairs = ((row, read_small(self._files, row)) for row in rows)
+        problems = ordered_map(pairs, lambda pair: self._problem_of(*pair), threads=threads)
+        for row, problem in zip(rows, problems, strict=True):
             if problem:
                 leads = (
                     "nothing that can be read leads to it" if self._hides else "nothing needs it"
@@ -647,9 +642,9 @@ class _Check:
                 yield ObjectFault(row.digest, None, told, *_Owner(None), needed=self._hides)
         self._progress(self._totals)
 
-    def _problem_of(self, row: StoredRow) -> str:
+    def _problem_of(self, row: StoredRow, stored: bytes | None) -> str:
         try:
-            read_incarnation(self._store, row, deep=True)
+            read_incarnation(self._store, row, deep=True, stored=stored)
         except NotFoundError:
             return ""  # a collector took it since the listing
         except (CorruptError, StorageError) as error:
@@ -657,61 +652,6 @@ class _Check:
                 raise
             return str(error)
         return ""
-
-
-def read_incarnation(store: ObjectStore, row: StoredRow, *, deep: bool) -> ObjectContent:
-    """One key of an object, read past every cache; of large data only the header unless `deep`.
-
-    Raises:
-        CorruptError, StorageError: it is not the object of that name.
-        NotFoundError: it is not there.
-    """
-    if row.label != PACKED and row.bytes > VERIFY_BYTES:
-        head = bytes(store.backend.read_range(row.key, 0, HEADER.size))
-        if head[:4] != ZSTD_MAGIC:
-            return _large(store, row, head, deep=deep)
-    is_packed = row.label == PACKED
-    stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
-    data = expand(stored, row.digest)
-    links = raw_links(data, row.digest)
-    kind, _, start, _ = decode_header(memoryview(data), row.digest)
-    names = [link[0] for link in links]
-    if any(a >= b for a, b in pairwise(names)):
-        raise CorruptError("its links are not sorted and unique")
-    payload = data[start:] if kind in (Kind.COMMIT, Kind.TREE_PAGE) else b""
-    return ObjectContent(
-        _claim_of(ObjectLink(row.digest, len(data), kind, not links)), links, payload
-    )
-
-
-def _large(store: ObjectStore, row: StoredRow, head: bytes, *, deep: bool) -> ObjectContent:
-    """Data that may not fit into memory, and metadata that must."""
-    try:
-        kind, count, start, payload_bytes = decode_header(memoryview(head), row.digest)
-    except UnsupportedError as error:  # which a flipped bit of the header looks like
-        raise CorruptError(str(error)) from error
-    if start + payload_bytes != row.bytes:
-        raise CorruptError(
-            f"its header promises {start + payload_bytes:,} bytes, found {row.bytes:,}"
-        )
-    links = list(
-        LINK.iter_unpack(
-            store.backend.read_range(row.key, HEADER.size, HEADER.size + count * LINK.size)
-        )
-    )
-    if deep or kind.compressible:
-        steps = range(0, row.bytes, VERIFY_BYTES)
-        parts = (
-            store.backend.read_range(row.key, at, min(at + VERIFY_BYTES, row.bytes)) for at in steps
-        )
-        if (found := streamed_digest(parts)) != row.digest:
-            raise CorruptError(f"its {row.bytes:,} bytes have digest {found:.12}")
-    payload = b""
-    if kind in (Kind.COMMIT, Kind.TREE_PAGE):
-        payload = bytes(store.backend.read_range(row.key, start, row.bytes))
-    return ObjectContent(
-        _claim_of(ObjectLink(row.digest, row.bytes, kind, not count)), links, payload
-    )
 
 
 def _page_of(item: _Item, content: ObjectContent) -> Page:
@@ -742,28 +682,8 @@ def _is_far(store: ObjectStore) -> bool:
     return store.backend.local_root is None and not store.backend.url.startswith("memory://")
 
 
-def _claim(link: RawLink) -> int:
-    _, low, high, kind, flags = link
-    return low | high << 32 | kind << _KIND_AT | (flags & LEAF_FLAG) << _LEAF_AT
-
-
-def _claim_of(link: ObjectLink) -> int:
-    return link.bytes | link.kind << _KIND_AT | int(link.leaf) << _LEAF_AT
-
-
-def _kind_of(claim: int) -> Kind | None:
-    number = claim >> _KIND_AT & 0xFF
-    return Kind(number) if number else None
-
-
-def _said(claim: int) -> str:
-    kind = _kind_of(claim)
-    leads = "that leads to nothing" if claim >> _LEAF_AT & 1 else "that leads on"
-    return f"a {kind.label if kind else 'thing'} of {claim & _SIZE_MASK:,} bytes {leads}"
-
-
 def _wrong_link(parent: bytes, raw: bytes, claim: int, known: int, owner: _Owner) -> ObjectFault:
-    problem = f"its link calls {raw.hex():.12} {_said(claim)}, which is {_said(known)}"
+    problem = f"its link calls {raw.hex():.12} {in_words(claim)}, which is {in_words(known)}"
     return ObjectFault(Digest(parent.hex()), None, problem, *owner)
 
 

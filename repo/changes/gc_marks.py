@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from heapq import merge
 from itertools import chain, groupby
 from mmap import ACCESS_READ, mmap
@@ -22,7 +22,8 @@ from struct import Struct
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
 
-from tensorrepo.repo.backends.base import Backend, StoredKey
+from tensorrepo.repo.backends.base import Backend, ReadsSmallFiles, StoredKey
+from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes
 from tensorrepo.repo.log.state import State
@@ -43,6 +44,8 @@ from tensorrepo.repo.threads import ordered_map
 
 READING_THREADS: Final = 16  # of objects in a store, where each read waits for an answer
 SOME: Final = 1 << 12  # objects between two calls of a progress function
+PACKED_AT_ONCE: Final = 1 << 6  # their ancestors lie near them, in parts of packs that are kept
+SMALL_BYTES: Final = 64 << 10  # of a file that is read at once
 FOREIGN_SHOWN: Final = 100
 SEVERAL: Final = (1 << 32) - 1  # mark of what several owners lead to
 PACKED: Final = (1 << 32) - 1  # label of a row that is no key: the object is a member of a pack
@@ -115,6 +118,23 @@ class ObjectTable:
     def rows(self) -> Iterator[tuple[bytes, int, int, int]]:
         """Fields of all rows."""
         return _ROW.iter_unpack(self._data)
+
+    def rows_of(self, number: int) -> Iterator[StoredRow]:
+        """All rows of the object of a first row; none of -1."""
+        if number < 0:
+            return
+        raw = self._raw(number)
+        while True:
+            yield self[number]
+            number += 1
+            if number == self.count or self._raw(number) != raw:
+                return
+
+    def is_stored_once(self, number: int, size_bytes: int) -> bool:
+        """Whether the object of a first row has that one key, of so many bytes."""
+        raw, found_bytes, label, _ = _ROW.unpack_from(self._data, number * _ROW.size)
+        is_last = number + 1 == self.count or self._raw(number + 1) != raw
+        return is_last and bool(found_bytes == size_bytes and label != PACKED)
 
     def find(self, raw: bytes) -> int:
         """Number of the first row of a digest, -1 when the listing had none."""
@@ -199,13 +219,20 @@ class Marks:
                 leads to is not known then, and nothing may be condemned.
         """
         late = [raw for each in roots for raw in self._root(each, owner)]
-        threads = READING_THREADS if self._store.backend.local_root is None else 0
-        while self._pending or late:
-            some = self._pending[-SOME:]
-            del self._pending[-SOME:]
-            opened = ordered_map(some, self._links_of, threads=threads)
-            late = self._follow(chain(map(self._links_of_late, late), opened), owner)
-            self._progress(self._done, len(self.table))
+        with small_files(self._store.backend) as files:
+            while self._pending or late:
+                rows = [self.table[number] for number in self._some()]
+                opened = read_all_links(self._store, rows, files)
+                late = self._follow(chain(map(self._links_of_late, late), opened), owner)
+                self._progress(self._done, len(self.table))
+
+    def _some(self) -> list[int]:
+        """Numbers of rows that are read next, in the order of their keys."""
+        is_packed = bool(self._pending) and self.table[self._pending[-1]].label == PACKED
+        most = PACKED_AT_ONCE if is_packed else SOME
+        some = sorted(self._pending[-most:])
+        del self._pending[-most:]
+        return some
 
     def advance(self, state: State) -> None:
         """Mark what is reachable at once by what the log did since, roots aside."""
@@ -239,6 +266,10 @@ class Marks:
         return raw in self._late if number < 0 else self.owners[number] != 0
 
     def _root(self, digest: Digest, owner: int) -> list[bytes]:
+        raw = digest_bytes(digest)
+        number = -1 if raw in self._supersedes else self.table.find(raw)
+        if number >= 0 and self.table[number].bytes <= SMALL_BYTES:
+            return self._see(raw, owner, leaf=False)  # what leads to nothing is read in vain
         # Nobody told what a root is. It may be a file larger than memory: its header says so.
         link = self._store.describe(digest)
         return self._see(digest_bytes(link.digest), owner, leaf=link.leaf)
@@ -286,9 +317,6 @@ class Marks:
                     pending.append(number)
         return late
 
-    def _links_of(self, number: int) -> tuple[bytes, list[RawLink]]:
-        return read_links(self._store, self.table[number])
-
     def _links_of_late(self, raw: bytes) -> tuple[bytes, list[RawLink]]:
         return raw, pack_links(self._store.fetch(Digest(raw.hex())).links)
 
@@ -312,15 +340,37 @@ class Marks:
         return found
 
 
-def read_links(store: ObjectStore, row: StoredRow) -> tuple[bytes, list[RawLink]]:
-    """Digest of an object and what it links to, read past every cache and verified."""
+def read_all_links(
+    store: ObjectStore, rows: Sequence[StoredRow], files: SmallFiles | None
+) -> Iterator[tuple[bytes, list[RawLink]]]:
+    """Digests of objects and what they link to, read past every cache and verified."""
+    if files is not None or store.backend.local_root is not None:
+        return (_links_of(store, row, read_small(files, row)) for row in rows)
+    return ordered_map(rows, lambda row: _links_of(store, row, None), threads=READING_THREADS)
+
+
+def _links_of(
+    store: ObjectStore, row: StoredRow, stored: bytes | None
+) -> tuple[bytes, list[RawLink]]:
     raw = digest_bytes(row.digest)
-    if row.label == PACKED:
-        return raw, pack_links(store.fetch(row.digest).links)
     with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
-        data = expand(store.backend.read(row.key), row.digest)
-        return raw, raw_links(data, row.digest)
+        if stored is None:
+            is_packed = row.label == PACKED
+            stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
+        return raw, raw_links(expand(stored, row.digest), row.digest)
     return raw, pack_links(store.fetch(row.digest).links)
+
+
+def small_files(backend: Backend) -> AbstractContextManager[SmallFiles | None]:
+    """What reads the small files of a disk; None where the store is none."""
+    return backend.small_files() if isinstance(backend, ReadsSmallFiles) else nullcontext()
+
+
+def read_small(files: SmallFiles | None, row: StoredRow) -> bytes | None:
+    """What is stored under a key, where it is a small file; None: it is to be read otherwise."""
+    if files is None or row.bytes > SMALL_BYTES or row.label == PACKED:
+        return None
+    return files.read(row.key, row.bytes)
 
 
 def _kind(backend: Backend, row: StoredRow) -> str:

@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple, Self
 
-from tensorrepo.repo.changes.gc_marks import READING_THREADS, ObjectTable, Progress, read_links
+from tensorrepo.repo.changes.gc_marks import (
+    ObjectTable,
+    Progress,
+    RawLink,
+    read_all_links,
+    small_files,
+)
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import LEAF_FLAG, Kind
 from tensorrepo.repo.objects.store import ObjectStore
-from tensorrepo.repo.threads import ordered_map
 
 NOBODY, HISTORY, SEVERAL = 0, (1 << 32) - 2, (1 << 32) - 1  # owners that are no single one
 SOME: Final = 1 << 12  # objects whose links are asked for at once
@@ -154,7 +159,7 @@ class Reach:
             some = pending[-SOME:]
             del pending[-SOME:]
             self._progress(min(self._done, len(self._table)), len(self._table))
-            self._note([at for at in some if not self._noted_at[at]])
+            self._note(sorted(at for at in some if not self._noted_at[at]))
             links = [link for at in some for link in self._noted(at)]
 
     def _link(self, digest: Digest, leaf: bool, kind: int = 0) -> int | None:
@@ -166,10 +171,11 @@ class Reach:
 
     def _note(self, numbers: Sequence[int]) -> None:
         """Read what objects link to, and note it."""
-        store = self._store
-        threads = READING_THREADS if store.backend.local_root is None else 0
-        rows = (self._table[at] for at in numbers)
-        opened = ordered_map(rows, lambda row: read_links(store, row), threads=threads)
+        with small_files(self._store.backend) as files:
+            rows = [self._table[at] for at in numbers]
+            self._write(numbers, read_all_links(self._store, rows, files))
+
+    def _write(self, numbers: Sequence[int], opened: Iterable[tuple[bytes, list[RawLink]]]) -> None:
         self._notes.seek(0, os.SEEK_END)
         for at, (raw, links) in zip(numbers, opened, strict=True):
             ends = raw in self._shallow  # what a commit links to beside commits is its tree

@@ -69,7 +69,7 @@ class BlobBytes:
         if streamed_digest(self._envelope()) != self.digest:
             raise CorruptError(
                 f"{self.where} is damaged in the store: its bytes are not those of "
-                f"{self.digest:.12}. `tensorrepo fsck --repair` mends it."
+                f"{self.digest:.12}. `tensorrepo fsck --deep --repair` mends it."
             )
         self.proved.put(key, True, 1)
 

@@ -27,7 +27,14 @@ import msgspec
 import zstandard
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, object_digest
+from tensorrepo.repo.ids import (
+    DIGEST_BYTES,
+    Buffer,
+    Digest,
+    digest_bytes,
+    has_digest,
+    object_digest,
+)
 from tensorrepo.repo.objects.zstd_frames import expand_frame
 
 MAGIC = b"TRPO"
@@ -95,6 +102,7 @@ _MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
 _RANGED = _MAPPED | {Kind.BLOB, Kind.HISTORY_PACK}
 _PACKED = frozenset({Kind.BLOB, Kind.TREE_PAGE, Kind.COMMIT})
 _KINDS = {int(kind): kind for kind in Kind}
+_ALIGNMENTS = {int(kind): kind.alignment for kind in Kind}
 
 
 # A struct without a place in the garbage collector's lists: an index has one for each chunk.
@@ -281,7 +289,7 @@ def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
     if digest is not None and (found := object_digest((view,))) != digest:
         raise CorruptError(
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
-            "`tensorrepo fsck --repair` fetches it from a copy."
+            "`tensorrepo fsck --deep --repair` fetches it from a copy."
         )
     kind, link_count, payload_start = _decode_whole_header(view, digest)
     links = _decode_links(view[HEADER.size : payload_start], link_count, digest)
@@ -311,25 +319,33 @@ def _decode_whole_header(view: memoryview, digest: Digest | None) -> tuple[Kind,
 
 def decode_header(view: memoryview, digest: Digest | None) -> tuple[Kind, int, int, int]:
     """Kind, number of links, where the payload starts, and its bytes, from the first 32 bytes."""
-    name = f"object {digest or '?':.12}"
     if view.nbytes < HEADER.size:
-        raise CorruptError(f"{name}: {view.nbytes} bytes cannot hold a {HEADER.size}-byte header")
+        raise CorruptError(
+            f"{_name(digest)}: {view.nbytes} bytes cannot hold a {HEADER.size}-byte header"
+        )
     magic, version, kind, alignment, flags, link_count, zero, payload_bytes, zeros = (
         HEADER.unpack_from(view)
     )
     if magic != MAGIC:
-        raise CorruptError(f"{name}: expected magic {MAGIC!r}, found {magic!r}")
+        raise CorruptError(f"{_name(digest)}: expected magic {MAGIC!r}, found {magic!r}")
     if version != VERSION:
         raise UnsupportedError(
-            f"{name}: envelope version {version}, this tensorrepo reads {VERSION}. Update it."
+            f"{_name(digest)}: envelope version {version}, this tensorrepo reads {VERSION}. "
+            "Update it."
         )
     if kind not in _KINDS:
-        raise UnsupportedError(f"{name}: kind {kind} is unknown here. Update tensorrepo.")
+        raise UnsupportedError(f"{_name(digest)}: kind {kind} is unknown here. Update tensorrepo.")
     known = _KINDS[kind]
-    if alignment != known.alignment or flags or zero or zeros:
-        raise CorruptError(f"{name}: reserved header fields are set or the alignment is wrong")
+    if alignment != _ALIGNMENTS[kind] or flags or zero or zeros:
+        raise CorruptError(
+            f"{_name(digest)}: reserved header fields are set or the alignment is wrong"
+        )
     start = _aligned(HEADER.size + link_count * LINK.size, alignment)
     return known, link_count, start, payload_bytes
+
+
+def _name(digest: Digest | None) -> str:
+    return f"object {digest or '?':.12}"
 
 
 def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[ObjectLink, ...]:
@@ -364,19 +380,27 @@ def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, 
         CorruptError: the bytes are not that object.
         UnsupportedError: an envelope version or kind that this version does not know.
     """
+    return raw_object(data, digest)[1]
+
+
+def raw_object(
+    data: Buffer, digest: Digest
+) -> tuple[Kind, list[tuple[bytes, int, int, int, int]], int]:
+    """Its kind, the same fields, and where its payload starts. Raises as `raw_links`."""
     view = memoryview(data)
-    if (found := object_digest((view,))) != digest:
+    if not has_digest(data, digest):
+        found = object_digest((view,))
         raise CorruptError(
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
-            "`tensorrepo fsck --repair` fetches it from a copy."
+            "`tensorrepo fsck --deep --repair` fetches it from a copy."
         )
-    _, count, _ = _decode_whole_header(view, digest)
+    kind, count, payload_start = _decode_whole_header(view, digest)
     links = list(LINK.iter_unpack(view[HEADER.size : HEADER.size + count * LINK.size]))
     if not _KINDS.keys() >= {link[3] for link in links}:
         raise UnsupportedError(
             f"object {digest:.12}: links to a kind that is unknown here. Update tensorrepo."
         )
-    return links
+    return kind, links, payload_start
 
 
 def pack_links(links: Iterable[ObjectLink]) -> list[tuple[bytes, int, int, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 import zstandard
@@ -10,6 +11,15 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
 
 _UNKNOWN: Final = zstandard.CONTENTSIZE_UNKNOWN
+_OWN: Final = threading.local()
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """That of this thread: making one takes longer than expanding a small object."""
+    known: zstandard.ZstdDecompressor | None = getattr(_OWN, "decompressor", None)
+    if known is None:
+        known = _OWN.decompressor = zstandard.ZstdDecompressor()
+    return known
 
 
 def claimed_bytes(frame: Buffer, where: str) -> int:
@@ -40,6 +50,6 @@ def expand_frame(frame: Buffer, where: str, most_bytes: int) -> bytes:
             f"{where}: its compressed form claims {claimed} bytes, at most {most_bytes} may be"
         )
     try:
-        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        return _decompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptError(f"{where}: its compressed form is damaged: {error}") from None

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import Backend, overwrite_durably
-from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects, read_incarnation
+from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_marks import StoredRow
+from tensorrepo.repo.changes.object_content import read_incarnation
 from tensorrepo.repo.changes.quarantine import QuarantinedBytes, quarantine
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import (

@@ -105,6 +105,7 @@ def test_a_purge_may_die_at_any_operation(
     check_ended(backend, request_)
 
 
+@pytest.mark.timeout(7200)  # of a soak, beside others
 def test_purges_that_are_killed_leave_the_old_or_the_new(prepared: Path) -> None:
     module = "tests.support.faults.killed_purges"
     command = [sys.executable, "-m", module, str(prepared), str(ROUNDS), "1"]

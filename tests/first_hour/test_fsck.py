@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
-from tensorrepo.repo.changes import fsck as checking
+from tensorrepo.repo.changes import object_content as checking
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.history.commits import walk
@@ -100,6 +100,17 @@ def test_a_flipped_byte_is_found_by_reading_all(stored: Shell) -> None:
     (rows,) = fault["parts"]
     assert rows.startswith("column 'x', rows ")
     assert rows != f"column 'x', rows 0 to {ROWS:,}"
+
+
+def test_what_the_error_of_a_damaged_file_says_to_run_finds_it(shell: Shell) -> None:
+    (shell.folder / "notes.bin").write_bytes(bytes(3000))
+    shell("add", "notes.bin", "--file", "notes.bin")
+    shell("commit", "-m", "First")
+    blob = largest(shell, Kind.BLOB)
+    flip(blob, 2000)
+    told = shell.fails(CORRUPT, "cat", "files/notes.bin")
+    (command,) = re.findall(r"`tensorrepo (fsck[^`]*)`", told)
+    assert f"{blob.parent.name}{blob.name:.10}" in shell.run(*shlex.split(command)).stdout
 
 
 @pytest.mark.parametrize("kind", [Kind.DATASET, Kind.MODEL, Kind.PLACEMENT, Kind.COMMIT])

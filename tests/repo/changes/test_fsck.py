@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from threading import Thread
+
 import pytest
 
 from tensorrepo.repo.backends.base import Backend
@@ -9,7 +12,7 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.damage_reach import find_needs
 from tensorrepo.repo.changes.fsck import ObjectFault, ObjectTotals, check_objects
-from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.trees import Entry
@@ -18,6 +21,7 @@ from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object, stored_form
 from tensorrepo.repo.objects.incarnations import object_key
+from tests.support.builders.histories import to_disk
 from tests.support.builders.repositories import ADA, again, commit_files, new_repository, tip_of
 from tests.support.faults.damage import flipped
 from tests.support.reference.collector import condemn, condemn_keys
@@ -68,6 +72,14 @@ def keep(repository: RepositoryCore, *digests: Digest) -> None:
     """A lease on objects: what it keeps are roots."""
     data = {"id": "a", "keep": list(digests), "expires": None}
     append(repository.log, lambda _: (LogEntry("lease", "lease-open", ADA, 0, data=data),))
+
+
+def test_a_check_of_small_files_on_a_disk_starts_no_thread(
+    made: RepositoryCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = open_repository(to_disk(made.backend, tmp_path), drivers={})
+    monkeypatch.delattr(Thread, "start")
+    assert [check(on_disk, deep=deep) for deep in (False, True)] == [[], []]
 
 
 def test_a_commit_that_only_undo_would_take_up_is_checked(made: RepositoryCore) -> None:
