@@ -27,6 +27,7 @@ from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
+from tensorrepo.formats.files.models import MADE
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
@@ -311,6 +312,7 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
         copies,
         dict(sorted(weights.items(), key=lambda one: WEIGHT_ORDER[SUFFIXES[_suffix(one[0])]])),
         plain,
+        drops_loose=before.has_made_file and files.request.goes(MADE),
     )
     known = near_models(tx.objects, tree_of(tx.objects, tx.base), (), before.name.entry)
     core = before.content.core

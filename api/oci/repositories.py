@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -264,7 +264,7 @@ class OciRepository:
             return _hashed(file, proved, key)
 
         headers = (("Docker-Content-Digest", f"sha256:{file.sha256}"),)
-        return HubFile(file.path, file.size_bytes, file.sha256, read, headers)
+        return replace(file, read=read, headers=headers)
 
 
 def check_digest(text: str) -> str:
@@ -294,10 +294,9 @@ def _content_key(commit: HubCommit) -> tuple[Any, ...] | None:
 
 
 def _files(commit: HubCommit) -> Iterator[ArtifactFile]:
-    parsed = frozenset(commit.model.originals) if commit.model is not None else frozenset()
+    weights = commit.weights
     for file in commit.files():
-        is_weight = file.path in parsed
-        yield ArtifactFile(file.path, file.size_bytes, file.sha256, is_weight)
+        yield ArtifactFile(file.path, file.size_bytes, file.sha256, file.path in weights)
 
 
 def _hashed(file: HubFile, proved: LimitedCache[bool], key: object) -> Iterator[Buffer]:
@@ -326,5 +325,9 @@ def _in_memory(content: bytes) -> HubFile:
     headers = (("Docker-Content-Digest", f"sha256:{sha256}"),)
     view = memoryview(content)
     return HubFile(
-        "config.json", len(content), sha256, lambda start, stop: iter((view[start:stop],)), headers
+        "config.json",
+        len(content),
+        lambda: sha256,
+        lambda start, stop: iter((view[start:stop],)),
+        headers,
     )

@@ -55,12 +55,14 @@ class FileEdit:
         copies: files of this model, or of others, by the name that they get.
         weights: files of weights that were parsed, by the name that they get.
         files: other files that come, by name.
+        drops_loose: whether tensors that are in no file go.
     """
 
     removed: frozenset[str] = frozenset()
     copies: Mapping[str, KeptFile] = field(default_factory=dict)
     weights: Mapping[str, ModelSource] = field(default_factory=dict)
     files: Mapping[str, FileContent] = field(default_factory=dict)
+    drops_loose: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -100,6 +102,8 @@ class _Joining:
             self.files[name] = structs.replace(one.model.files[one.name], name=name)
             return
         named = {*original.others, *(part for part in original.parts if isinstance(part, str))}
+        # Other names of a tensor come and go with the file that the tensor is in.
+        named |= {alias for alias, target in one.model.aliases.items() if target in named}
         longer = {each: f"{name}/{each}" for each in named}
         names = longer if any(self._differs(one.model, each) for each in named) else {}
         self.originals[name] = structs.replace(
@@ -199,7 +203,7 @@ def _kept(model: StoredModel | None, edit: FileEdit) -> _Joining:
     gone = edit.removed | edit.names
     if model is not None:
         joining.keep_places(model)
-        for name in _loose(model):
+        for name in () if edit.drops_loose else model.loose:
             joining.keep_tensor(model, name, {})
         for name in sorted({*model.files, *model.originals} - gone):
             joining.keep(KeptFile(model, name), name)
@@ -207,12 +211,6 @@ def _kept(model: StoredModel | None, edit: FileEdit) -> _Joining:
         joining.keep_places(source.model)
         joining.keep(source, name)
     return joining
-
-
-def _loose(model: StoredModel) -> set[str]:
-    """Tensors and aliases that are in no file of a model."""
-    held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
-    return {*model.tensors, *model.aliases} - held
 
 
 def _named_apart(weights: Mapping[str, ModelSource], taken: set[str]) -> list[ModelSource]:

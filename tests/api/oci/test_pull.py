@@ -229,7 +229,7 @@ def test_a_repository_of_a_team_has_models_too(service: RunningService) -> None:
         with tr.open(url, author="Ann <a@x>").transaction(message="a model") as tx:
             tx.save_model("deep/one", {"w": np.zeros(3, "f4")}, files={"config.json": b"{}"})
         found = client.get("/v2/team/nets/deep/one/manifests/latest").raise_for_status().json()
-    assert paths(found) == ["config.json"]
+    assert paths(found) == ["config.json", "model.safetensors"]
 
 
 # ------------------------------------------------------------------------------ blobs

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tests.support.builders.objects import MemoryObjects
@@ -125,6 +127,19 @@ def test_a_copy_of_before_lies_beside_what_took_its_place(edited: Edited) -> Non
     edited.edit(one=tensors(1, "a"))
     edited.copy("one.safetensors", "old.safetensors", before)
     edited.check()
+
+
+def test_other_names_of_a_tensor_come_and_go_with_its_file(edited: Edited, tmp_path: Path) -> None:
+    weight = torch.arange(64.0)
+    torch.save({"head": weight, "embed": weight}, tmp_path / "tied.bin")
+    edited.expected["tied.bin"] = (tmp_path / "tied.bin").read_bytes()
+    edited.apply(FileEdit(weights={"tied.bin": read_torch(tmp_path / "tied.bin")}))
+    edited.files(card=b"# words")
+    edited.check()
+    assert (edited.held.keys(), edited.held.loose) == (("embed", "head"), ())
+    edited.remove("tied.bin")
+    edited.check()
+    assert edited.held.keys() == ()
 
 
 def test_metrics_of_weights_that_went_go_with_them(edited: Edited) -> None:
