@@ -23,6 +23,7 @@ from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_com
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
 from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
 from tensorrepo.api.huggingface.hub_files import HubCommit
+from tensorrepo.api.huggingface.proved_files import checksum_of
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
@@ -299,8 +300,10 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     for path, content in files.uploaded():
         parsed = parse_weights(path, content) if isinstance(content, Path) else None
         if parsed is not None and path in files.request.large:
-            proved = bytes.fromhex(files.request.large[path].sha256)
-            originals = tuple(replace(one, sha256=proved) for one in parsed.originals)
+            proof = bytes.fromhex(files.request.large[path].sha256), checksum_of(content)
+            originals = tuple(
+                replace(one, sha256=proof[0], checksum=proof[1]) for one in parsed.originals
+            )
             parsed = replace(parsed, originals=originals)
         if parsed is None:
             plain[path] = content

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -31,6 +32,7 @@ from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
+    LiesInFile,
     ModelSource,
     with_longer_names,
 )
@@ -176,7 +178,7 @@ def edit_files(
     tensors = {name: one for part in weights for name, one in part.tensors.items()}
     aliases = {name: to for part in weights for name, to in part.aliases.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        entries, placement, report = store_tensors(objects, tensors, pool, known)
+        entries, placement, report, plain = store_tensors(objects, tensors, pool, known)
         links = {digest: objects.describe(digest) for digest in placement.links()}
         packs = PackReader(objects, placement, links)
 
@@ -185,8 +187,17 @@ def edit_files(
             (piece,) = entries[name].pieces
             return tensor_chunks(packs.piece(name, tensors[name].type, piece), pool)
 
+        def lies_at(name: str, path: Path, start: int) -> int:
+            name = aliases.get(name, name)
+            reader = tensors[name]
+            if name not in plain or not isinstance(reader, LiesInFile):
+                return 0
+            return 0 if reader.place != (path, start) else reader.type.bytes_of(reader.shape)
+
         for original in (one for part in weights for one in part.originals):
-            joining.originals[original.name] = store_original(objects, original, chunks, pool)
+            joining.originals[original.name] = store_original(
+                objects, original, chunks, pool, lies_at
+            )
     joining.tensors |= entries
     joining.aliases |= aliases
     joining.types |= {one.type.name: one.type for one in tensors.values()}

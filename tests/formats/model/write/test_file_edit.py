@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -105,6 +107,25 @@ def test_a_change_of_a_card_reads_no_tensor_and_stores_none(edited: Edited) -> N
     assert packs & {digest for digest, _, _ in edited.objects.reads} == set()
     assert packs <= stored
     edited.check()
+
+
+def test_tensors_of_a_file_that_was_proved_are_read_once(tmp_path: Path) -> None:
+    """Those that are stored as they are; the file itself is what says that it is the same."""
+    bits = np.random.default_rng(0).integers(0, 256, (1 << 20,), np.uint8)
+    save_file({"noise": bits, "zeros": np.zeros_like(bits)}, tmp_path / "one.safetensors")
+    content = (tmp_path / "one.safetensors").read_bytes()
+    source = read_safetensors(tmp_path / "one.safetensors")
+    proof = {
+        "sha256": hashlib.sha256(content).digest(),
+        "checksum": xxhash.xxh3_128_digest(content),
+    }
+    source = replace(source, originals=tuple(replace(one, **proof) for one in source.originals))
+    objects = MemoryObjects()
+    written = edit_files(objects, None, FileEdit(weights={"one.safetensors": source}))
+    read = sum(stop - start for _, start, stop in objects.reads)
+    assert 0 < read < bits.nbytes
+    model = open_model(objects, written.entry)
+    assert b"".join(map(bytes, model.file_chunks("one.safetensors"))) == content
 
 
 def test_tensors_of_one_name_in_two_files_stay_apart(edited: Edited) -> None:
