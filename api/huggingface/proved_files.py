@@ -1,4 +1,4 @@
-"""Files whose SHA-256 was proved when they arrived, and what they are known to be the same by later.
+"""Files that were proved when they arrived, and what shows later that they are the same still.
 
     <sha256>         the file
     <sha256>.xxh3    XXH3 (128 bits) of its bytes, noted when they were proved
