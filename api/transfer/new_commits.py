@@ -16,6 +16,7 @@ from typing import Final
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.transfer.offered_objects import OfferedWriter
 from tensorrepo.api.transfer.possession import Possession
+from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,
@@ -36,7 +37,7 @@ from tensorrepo.repo.objects.envelope import (
     decode_header,
 )
 from tensorrepo.repo.threads import ordered_map
-from tensorrepo.repo.transfer.difference import NewObject, objects_below, objects_of
+from tensorrepo.repo.transfer.difference import CommitObjects, NewObject, objects_below, objects_of
 
 _NEAR_COMMITS: Final = 256
 _FEW_TIPS: Final = 64
@@ -93,6 +94,7 @@ class NewCommits:
             purged=self._has_twin,
         )  # fmt: skip
         self._secure_all(found.objects)
+        self._secure_twins(found)
 
     def refuse_missing(self) -> None:
         """Raises MissingObjectsError with the digests of what is not there."""
@@ -206,6 +208,11 @@ class NewCommits:
             purged=self._has_twin,
         )
         self._secure_all(brought.objects)
+        self._secure_twins(brought)
+
+    def _secure_twins(self, brought: CommitObjects) -> None:
+        origin = "whoever pushes"
+        gc_fence.secure_twins(self.writer, self.state, sorted(brought.purged), origin)
 
     def _secure_all(self, objects: Sequence[NewObject]) -> None:
         for _ in ordered_map(objects, self._secure, threads=self._threads, name="check"):

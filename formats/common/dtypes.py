@@ -27,6 +27,8 @@ _CODED: Final = (  # the first has code 1
     "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 CODES: Final = {name: code for code, name in enumerate(_CODED, 1)}
+# What numpy raises for words that are no dtype; it takes those with a comma for a record's.
+NOT_A_DTYPE: Final = (TypeError, ValueError, SyntaxError)
 _NAMES: Final = {code: name for name, code in CODES.items()}
 # Their `dtype.kind` is "V" or "f", and their scalars are no np.floating: ask `is_float`.
 SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
@@ -60,11 +62,11 @@ def dtype_name(dtype: DTypeLike) -> str:
     Raises:
         InvalidInputError: not an element type (objects, strings, records, ...).
     """
-    if isinstance(dtype, str) and dtype in SMALL_FLOATS:
+    if isinstance(dtype, str) and dtype in CODES:
         return dtype
     try:
         name = str(np.dtype(dtype).name)
-    except TypeError as error:
+    except NOT_A_DTYPE as error:
         raise InvalidInputError(
             f"unknown element type {dtype!r}; known: {', '.join(CODES)}"
         ) from error

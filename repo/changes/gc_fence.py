@@ -157,3 +157,31 @@ def secure_commit(writer: ObjectWriter, state: State, commit: Digest) -> None:
             f"commit {commit:.12} is no longer whole: {error} It was collected."
         ) from error
     store_again(writer, needed, state.graves, f"commit {commit:.12}")
+
+
+def secure_twins(writer: ObjectWriter, state: State, purged: Iterable[Digest], origin: str) -> None:
+    """Make sure that what stands for `purged` objects is there, with all that it leads to.
+
+    A twin is garbage once nothing leads to what it stands for; commits of another repository may
+    lead there still.
+
+    Args:
+        writer: what stores in the repository that purged them.
+        state: what its log says.
+        purged: objects with a twin.
+        origin: where commits that lead to them come from, for people.
+
+    Raises:
+        PurgedError: a twin was collected.
+    """
+    for digest in purged:
+        try:
+            needed = list(closure(writer.store, [digest], state.supersedes))
+            store_again(writer, needed, state.graves, f"object {digest:.12}")
+        except (NotFoundError, CommitExpired) as error:
+            raise PurgedError(
+                f"object {digest:.12} was purged in {writer.store.backend.url} by record "
+                f"{state.purges[digest]} of its log, and what stood for it there was collected, as "
+                f"nothing led to it any more. The commits of {origin} were made of it: nothing of "
+                "them was taken. Erase it there, too (`tensorrepo purge`), or make them anew."
+            ) from error

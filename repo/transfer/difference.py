@@ -55,8 +55,9 @@ class CommitObjects:
     """All that a commit brings, itself included.
 
     `placements` maps those that its tree names, and that others took the place of, to these, where
-    it brings them; `had_placements` where its parents have them.
-    `beyond` are parents that are not brought: history ends here.
+    it brings them; `had_placements` where its parents have these, and not those.
+    `beyond` are parents that are not brought: history ends here. `purged` are objects that it, and
+    none of its parents, leads to, and that the receiver has a twin of.
     """
 
     digest: Digest
@@ -65,6 +66,7 @@ class CommitObjects:
     placements: Mapping[Digest, Digest]
     beyond: tuple[Digest, ...] = ()
     had_placements: Mapping[Digest, Digest] = field(default_factory=dict)
+    purged: frozenset[Digest] = frozenset()
 
 
 class EitherSource:
@@ -183,6 +185,7 @@ def objects_of(
     threads: int,
     known: EnvelopeReader | None = None,
     purged: Callable[[Digest], bool] = lambda _: False,
+    held: Callable[[Digest], Digest | None] | None = None,
 ) -> CommitObjects:
     """What a commit brings beside what its parents lead to; all of it where history ends.
 
@@ -195,12 +198,14 @@ def objects_of(
         known: where what the parents lead to is read; None: from `source`, too.
         purged: whether the receiver purged an object, and has a twin of it; where it has none, this
             raises PurgedError.
+        held: what the receiver has where the parents name an object: that, what stands for it
+            there, or None, where it has one or the other. None: what stands for it at the source.
 
     Raises:
         NotFoundError: the source lacks something of it.
         CorruptError: something of it is damaged there.
     """
-    walked = _Walk(source, known or source, supersedes, threads, purged)
+    walked = _Walk(source, known or source, supersedes, threads, purged, held)
     envelope = source.get(digest)
     parents = decode_commit(envelope.payload).parents
     beyond: tuple[Digest, ...] = ()
@@ -213,7 +218,8 @@ def objects_of(
     walked.wanted(envelope.links)
     walked.run()
     moved, had = walked.moved_placements()
-    return CommitObjects(digest, parents, tuple(walked.found), moved, beyond, had)
+    found = tuple(walked.found)
+    return CommitObjects(digest, parents, found, moved, beyond, had, walked.purged_here)
 
 
 def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) -> frozenset[Digest]:
@@ -237,9 +243,10 @@ def objects_below(
     threads: int,
     had: Iterable[Digest] = (),
     purged: Callable[[Digest], bool] = lambda _: False,
+    held: Callable[[Digest], Digest | None] | None = None,
 ) -> CommitObjects:
     """All that `roots` lead to and `had` do not, as if a commit brought it."""
-    walked = _Walk(source, source, supersedes, threads, purged)
+    walked = _Walk(source, source, supersedes, threads, purged, held)
     for digest in had:
         with suppress(NotFoundError):  # it saves work, no more
             walked.had([source.describe(digest)])
@@ -248,20 +255,27 @@ def objects_below(
     walked.run()
     first = links[0].digest if links else Digest("")
     moved, other = walked.moved_placements()
-    return CommitObjects(first, (), tuple(walked.found), moved, had_placements=other)
+    return CommitObjects(first, (), tuple(walked.found), moved, (), other, walked.purged_here)
 
 
 @dataclass(slots=True)
 class _Walk:
-    """Both sides of one walk: objects to open next, and all that was met on the side that has."""
+    """Both sides of one walk: objects to open next, and all that was met on the side that has.
+
+    Several objects may have one successor. Who has one of them need not have that.
+    """
 
     source: EnvelopeSource
     known: EnvelopeReader
     supersedes: Mapping[Digest, Digest]
     threads: int
     purged: Callable[[Digest], bool] = lambda _: False
+    held: Callable[[Digest], Digest | None] | None = None
     found: list[NewObject] = field(default_factory=list)
     placements: dict[Digest, Digest] = field(default_factory=dict)
+    _names: dict[Digest, set[Digest]] = field(default_factory=dict)  # of successors
+    _purged_wanted: set[Digest] = field(default_factory=set)
+    _purged_had: set[Digest] = field(default_factory=set)
     _fresh: dict[Digest, ObjectLink] = field(default_factory=dict)
     _old: dict[Digest, ObjectLink] = field(default_factory=dict)
     _met: set[Digest] = field(default_factory=set)
@@ -269,21 +283,32 @@ class _Walk:
     _held_bytes: int = 0
 
     def wanted(self, links: Iterable[ObjectLink]) -> None:
-        for link in self._followed(links, self.placements):
-            if link.digest not in self._met:
-                self._met.add(link.digest)
-                self._fresh[link.digest] = link
+        for link in self._entries(links, self._purged_wanted):
+            current = self._resolve(link.digest)
+            if current != link.digest:
+                self.placements[link.digest] = current
+                names = self._names.setdefault(current, {current} & self._met)
+                names.add(link.digest)
+            elif current in self._names:
+                self._names[current].add(current)
+            if current not in self._met:
+                self._met.add(current)
+                self._fresh[current] = self._renamed(current, link)
 
     def had(self, links: Iterable[ObjectLink]) -> None:
-        for link in self._followed(links, {}):
-            if link.digest not in self._had:
-                self._had.add(link.digest)
-                self._old[link.digest] = link
+        for link in self._entries(links, self._purged_had):
+            if link.digest in self._had:
+                continue
+            self._had.add(link.digest)
+            here = self._resolve(link.digest) if self.held is None else self.held(link.digest)
+            if here == link.digest or (here is not None and here not in self._had):
+                self._had.add(here)
+                self._old[here] = self._renamed(here, link)
 
     def run(self) -> None:
         """Open what is fresh, level by level, until nothing is."""
         while self._fresh:
-            shared = self._fresh.keys() & self._had
+            shared = {digest for digest in self._fresh if self._is_shared(digest)}
             for digest in shared:
                 del self._fresh[digest]
             # The pages of the two trees come first: trees may differ in depth, entries do not.
@@ -305,30 +330,52 @@ class _Walk:
                 if envelope is not None:
                     self.had(envelope.links)
 
-    def moved_placements(self) -> tuple[dict[Digest, Digest], dict[Digest, Digest]]:
-        """Those whose successors are among what was found, and the others.
+    @property
+    def purged_here(self) -> frozenset[Digest]:
+        """What is wanted and was purged by the receiver; what the parents have is none of it."""
+        return frozenset(self._purged_wanted - self._purged_had)
 
-        Of the others the receiver has one or the other.
+    def moved_placements(self) -> tuple[dict[Digest, Digest], dict[Digest, Digest]]:
+        """Those whose successors are among what was found, and those whose successors are had.
+
+        Of what the parents name the receiver has one or the other.
         """
         found = {item.link.digest for item in self.found}
         moved = {old: new for old, new in self.placements.items() if new in found}
-        return moved, {old: new for old, new in self.placements.items() if new not in found}
+        others = self.placements.items()
+        had = {old: new for old, new in others if new not in found and old not in self._had}
+        return moved, had
 
-    def _followed(
-        self, links: Iterable[ObjectLink], placements: dict[Digest, Digest]
-    ) -> Iterator[ObjectLink]:
-        """Links as they are followed: to no commit, and past placements that were replaced."""
+    def _is_shared(self, digest: Digest) -> bool:
+        """Whether the receiver has it, or all whose place it takes.
+
+        Those may come to be more: it is looked at again then.
+        """
+        if digest in self._had:
+            return True
+        if self._names.get(digest, {digest}) <= self._had:
+            self._met.discard(digest)
+            return True
+        return False
+
+    def _entries(self, links: Iterable[ObjectLink], purged: set[Digest]) -> Iterator[ObjectLink]:
+        """Links as they are followed: to no commit, and to nothing that the receiver purged."""
         for link in links:
-            if link.kind is Kind.COMMIT or self.purged(link.digest):
+            if link.kind is Kind.COMMIT:
                 continue
-            current = link.digest
-            while current in self.supersedes:
-                current = self.supersedes[current]
-            if current == link.digest:
-                yield link
+            if self.purged(link.digest):
+                purged.add(link.digest)
             else:
-                placements[link.digest] = current
-                yield self._placement(current, link)
+                yield link
+
+    def _resolve(self, digest: Digest) -> Digest:
+        """What took its place at the source."""
+        while digest in self.supersedes:
+            digest = self.supersedes[digest]
+        return digest
+
+    def _renamed(self, current: Digest, link: ObjectLink) -> ObjectLink:
+        return link if current == link.digest else self._placement(current, link)
 
     def _placement(self, current: Digest, link: ObjectLink) -> ObjectLink:
         """What a parent would say of the placement that took the place of `link`."""

@@ -29,7 +29,12 @@ from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.refs import tag_signatures
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.shallow import end_entry
-from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
+from tensorrepo.repo.errors import (
+    CommitExpired,
+    NotFoundError,
+    PermissionDenied,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import decode_commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
@@ -261,6 +266,8 @@ class Receiving:
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
         self._had_placements: dict[Digest, Digest] = {}
+        self._purged: set[Digest] = set()
+        self._replaced: dict[Digest, Digest | None] = {}
         self._ends: set[Digest] = set()
         self._lease = TransferLease(
             target, source.id, options.actor, options.clock, self._pass_fence, self.superseded
@@ -331,9 +338,11 @@ class Receiving:
                 threads=self._reading,
                 had=had,
                 purged=self._is_purged,
+                held=self._held,
             )
             self._placements |= found.placements
             self._had_placements |= found.had_placements
+            self._purged |= found.purged
             for batch in _batches([found]):
                 self._copy_batch(replace(batch, whole=[]))
 
@@ -360,6 +369,7 @@ class Receiving:
             threads=min(self._reading, 4) if self._many else self._reading,
             known=self._known,
             purged=self._is_purged,
+            held=self._held,
         )
 
     def _continued(self, whole: Iterable[Digest]) -> Iterator[Digest]:
@@ -398,6 +408,7 @@ class Receiving:
         for commit in batch.whole:
             self._placements |= commit.placements
             self._had_placements |= commit.had_placements
+            self._purged |= commit.purged
             self._ends |= {commit.digest} if commit.beyond else set()
             self._received.append(commit.digest)
             # Nothing may lead to where history ends before the log says that it does: the record
@@ -418,6 +429,7 @@ class Receiving:
             fresh = commit in self._writer.own and not graves
             if not fresh and commit not in named:
                 gc_fence.secure_commit(self._writer, view.state, commit)
+        gc_fence.secure_twins(self._writer, view.state, sorted(self._purged), self._source.url)
         drivers, state = self._target.drivers, view.state
         refuse_received(self._target.objects, drivers, state, self._received, self._source.url)
         self._fenced = view
@@ -436,25 +448,52 @@ class Receiving:
 
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
-        state, here = view.state, partial(has_object, self._target.objects)
+        state, erased = view.state, self._source.purging.purges
+        moved = self._had_placements | self._placements
         needed = {
             old: state.resolve(new)
-            for old, new in sorted((self._had_placements | self._placements).items())
+            for old, new in sorted(moved.items())
             if old not in state.supersedes and state.resolve(new) != old
         }
-        for old in needed.keys() - self._placements.keys():  # what is here stays where it is
-            if here(old) or not here(needed[old]):
-                del needed[old]
         purged = {
-            old: new
-            for old, new in needed.items()
-            if old in self._source.purging.purges and not here(old)
+            old: new for old, new in needed.items() if old in erased and not self._keep(view, old)
         }
-        moved = self._had_placements | self._placements
         living = {new for old, new in moved.items() if old in purged}
-        entries = [self.purge_entry(view.state, purged, living, here)] if purged else []
-        names = needed.keys() - self._source.purging.purges.keys()
+        here = partial(self._lies_here, state)
+        entries = [self.purge_entry(state, purged, living, here)] if purged else []
+        names = needed.keys() - erased.keys()
         return (*entries, *self.supersede_entries({old: needed[old] for old in sorted(names)}))
+
+    def _keep(self, view: LogView, digest: Digest) -> bool:
+        """Keep what the source purged and what lies here still, be it only as garbage; False: all
+        or some of it is gone.
+        """
+        if not self._lies_here(view.state, digest):
+            return False
+        try:
+            needed = list(gc_fence.closure(self._target.objects, [digest], view.state.supersedes))
+            gc_fence.store_again(self._writer, needed, view.state.graves, self._target.url)
+        except (NotFoundError, CommitExpired):
+            return False
+        return True
+
+    def _lies_here(self, state: State, digest: Digest) -> bool:
+        """Whether the receiver has an object, where its collections let it lie."""
+        store = self._target.objects
+        label = store.label(digest, state.graves)
+        return store.stored_bytes(digest, label) is not None or store.packs.holds(digest)
+
+    def _held(self, digest: Digest) -> Digest | None:
+        """What the receiver has where a parent names an object."""
+        state = self._pin.state
+        here = state.resolve(digest)
+        if here != digest or digest not in self._source.supersedes:
+            return here
+        # Either it was here before the source replaced it, or parents that come, too, name it.
+        if digest not in self._replaced:
+            lies_here = self._lies_here(state, digest)
+            self._replaced[digest] = None if lies_here else self._source.resolve(digest)
+        return self._replaced[digest]
 
     def supersede_entries(self, placements: Mapping[Digest, Digest]) -> Iterator[LogEntry]:
         """Entries that say what took the place of placements."""

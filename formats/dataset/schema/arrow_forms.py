@@ -159,6 +159,8 @@ def _from_json(form: Any, depth: int) -> pa.DataType:  # noqa: PLR0911  one retu
         raise ValueError(depth)
     if isinstance(form, str):
         return _PLAIN[form]
+    if not isinstance(form, dict):
+        raise TypeError(form)
     ((name, what),) = form.items()
     if name in _LISTS:
         return _LISTS[name][1](_field_from_json(what, depth + 1))

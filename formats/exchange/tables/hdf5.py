@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.common.dtypes import dtype_name
+from tensorrepo.formats.common.dtypes import NOT_A_DTYPE, dtype_name
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
@@ -115,7 +115,7 @@ def _column_type(path: Path, name: str, fact: Mapping[str, Any]) -> ColumnType:
 def _element(path: Path, name: str, dtype: str) -> str:
     try:
         return dtype_name(np.dtype(dtype))
-    except (TypeError, ValueError, UnsupportedError) as problem:
+    except (*NOT_A_DTYPE, UnsupportedError) as problem:
         raise UnsupportedError(f"{path}, {name!r}: {problem} Choose others: columns=") from problem
 
 

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.arguments import first_names, whole
+from tensorrepo.formats.common.dtypes import NOT_A_DTYPE
 from tensorrepo.formats.common.tensors import (
     TORCH_NAMES,
     TYPES_BY_TORCH_NAME,
@@ -168,7 +169,7 @@ def _numpy_type(dtype: Any) -> Any:
     word = str(dtype)
     try:
         return np.dtype(word.removeprefix("torch.") if word.startswith("torch.") else dtype)
-    except TypeError:
+    except NOT_A_DTYPE:
         return None
 
 

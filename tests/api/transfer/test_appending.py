@@ -15,6 +15,9 @@ from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
+from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
@@ -242,6 +245,36 @@ def test_only_who_runs_the_service_makes_mirror_tokens(fresh: RunningService) ->
 def test_no_client_collects_or_purges(fresh: RunningService, kind: str) -> None:
     answer = send(fresh, [LogEntry("t1", kind, "Eve <eve@example.org>", 1)])
     assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_commit_that_leads_to_what_was_purged_needs_its_twin(
+    fresh: RunningService, kept: bool
+) -> None:
+    backend = fresh.service.directory.open("team/photos").core.backend
+    beside = open_repository(backend, drivers={})
+    commit_files(beside, {"notes.txt": b"words"}, branch="old")
+    append_purge(
+        beside,
+        lambda _, writer: Twins(
+            {FILE.link.digest: writer.put(Kind.BLOB, b"erased").digest}, {}, frozenset()
+        ),
+        actor=ADA,
+        reason="asked",
+    )
+    if not kept:
+        refs.delete_ref(beside, "heads/old", actor=ADA)
+    collect_garbage(beside, actor=ADA, rules=CollectionRules(0.0, 0.0))
+    commit = good_commit()
+    answer = send(fresh, [moving("heads/new", commit.link.digest)], [commit])
+    state = open_repository(backend, drivers={}).log.refresh().state
+    if kept:
+        assert answer.status_code == 200
+        again = open_repository(backend, drivers={})
+        assert files_at(again, state.refs["heads/new"]) == {"notes.txt": b"erased"}
+    else:
+        assert answer.json()["kind"] == "purged", answer.text
+        assert "heads/new" not in state.refs
 
 
 def test_a_writer_of_one_branch_writes_no_other(fresh: RunningService) -> None:

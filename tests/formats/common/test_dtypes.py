@@ -34,7 +34,10 @@ def test_numpys_ways_to_say_a_type_are_understood(given: Any, name: str) -> None
     assert dtype_name(given) == name
 
 
-@pytest.mark.parametrize("given", ["float31", "object", "U5", "datetime64[s]", "float128", "i4,f4"])
+@pytest.mark.parametrize(
+    "given",
+    ["float31", "object", "U5", "datetime64[s]", "float128", "i4,f4", ",loat32", "9" * 50 + "f4"],
+)
 def test_what_is_no_element_type_is_refused(given: str) -> None:
     with pytest.raises(InvalidInputError, match="known: bool, int8"):
         dtype_name(given)

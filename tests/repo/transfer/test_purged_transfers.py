@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.purge import Twins, append_purge
-from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.errors import PurgedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer import receive
-from tensorrepo.repo.transfer.exchange import clone
+from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
@@ -65,3 +67,51 @@ def test_what_a_lease_of_a_long_transfer_keeps_has_its_twins(
     clone(HistorySource.of(origin), here, "o", TransferOptions(ADA, tmp_path))
     assert files_at(here, tip_of(here)) == {"files/a": b"erased", "files/b": b"two" * 1000}
     assert not here.log.refresh().state.leases
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_commits_that_lead_to_what_was_purged_find_the_twin_whole_or_are_refused(
+    kept: bool, tmp_path: Path
+) -> None:
+    here = new_repository()
+    commit_files(here, {"files/a": SECRET})
+    home = new_repository()
+    clone(HistorySource.of(here), home, "o", TransferOptions(ADA, tmp_path))
+    commit_files(home, {"files/b": b"two"})
+    if kept:
+        refs.create_branch(here, "other", tip_of(here), actor=ADA)
+    purge(here, SECRET)
+    commit_files(here, {"files/c": b"three"}, branch="last")
+    refs.delete_ref(here, "heads/main", actor=ADA)
+    rules = CollectionRules(grace_seconds=0.0, retention_seconds=0.0)
+    collect_garbage(here, actor=ADA, rules=rules)
+    here = open_repository(here.backend, drivers={})  # one that remembers no twin
+    before = dict(here.log.refresh().state.refs)
+    if kept:
+        push(home, here, ["main:new"], TransferOptions(ADA, tmp_path))
+        tip = here.log.refresh().state.refs["heads/new"]
+        assert files_at(here, tip) == {"files/a": b"erased", "files/b": b"two"}
+    else:
+        with pytest.raises(PurgedError, match="what stood for it there was collected"):
+            push(home, here, ["main:new"], TransferOptions(ADA, tmp_path))
+        assert here.log.refresh().state.refs == before
+    state = here.log.refresh().state
+    assert [*check_objects(here.objects, state, ObjectTotals(), deep=True)] == []
+
+
+def test_two_objects_with_one_twin_of_which_the_receiver_has_one(tmp_path: Path) -> None:
+    origin, home = new_repository(), new_repository()
+    other = b"other secret"
+    commit_files(origin, {"files/a": SECRET})
+    clone(HistorySource.of(origin), home, "o", TransferOptions(ADA, tmp_path))
+    purge(origin, SECRET)
+    commit_files(origin, {"files/b": other})
+    purge(origin, other)
+    fetch(HistorySource.of(origin), home, "o", TransferOptions(ADA, tmp_path))
+    state = home.log.refresh().state
+    tip = state.refs["remotes/o/main"]
+    assert files_at(home, tip) == {
+        "files/a": SECRET,
+        "files/b": b"erased",
+    }  # an origin erases nothing
+    assert [*check_objects(home.objects, state, ObjectTotals(), deep=True)] == []

@@ -176,6 +176,8 @@ def test_nonsense_is_refused_at_birth(make: Any, message: str) -> None:
         {"columns": [{"name": "a", "type": {"type": "text"}, "extra": 1}]},
         {"columns": [{"name": 7, "type": {"type": "text"}}]},
         {"columns": [{"name": "a", "type": {"type": "text"}, "nullable": 1}]},
+        {"columns": [{"name": "a", "type": {"type": "text"}, "arrow": True}]},
+        {"columns": [{"name": "a", "type": {"type": "scalar", "dtype": ",loat32"}}]},
     ],
 )
 def test_what_is_no_schema_is_refused(form: object) -> None:
