@@ -57,8 +57,7 @@ def store_original(
         InvalidInputError: what was stored differs from the file.
     """
     if original.sha256 is not None and original.checksum is not None:
-        size, literals = _compare_proved(original, chunks, pool, lies_at)
-        return _stored(objects, original, literals, size, original.sha256)
+        return _store_proved(objects, original, chunks, pool, lies_at)
     size, checksum = 0, sha256()
     literals: list[Buffer] = []
     with refusals(original.path, "file"), original.path.open("rb") as file:
@@ -83,11 +82,17 @@ def store_original(
     return _stored(objects, original, literals, size, checksum.digest())
 
 
-def _compare_proved(
-    original: OriginalFile, chunks: TensorChunks, pool: Executor, lies_at: LiesAt
-) -> tuple[int, list[Buffer]]:
-    """Size of a file, and bytes of it that stand for themselves. Raises InvalidInputError."""
-    at, literals = 0, list[Buffer]()
+def _store_proved(
+    objects: ObjectSink,
+    original: OriginalFile,
+    chunks: TensorChunks,
+    pool: Executor,
+    lies_at: LiesAt,
+) -> Original:
+    """The same of a file with a checksum."""
+    assert original.sha256 is not None, "the checksum was noted when it was proved"
+    at = 0
+    literals: list[Buffer] = []
     file = memoryview(content_of(original.path))
     checksum = pool.submit(xxh3_128_digest, file)
     for part in original.parts:
@@ -102,7 +107,7 @@ def _compare_proved(
                 literals.append(chunk)
     if at != len(file) or checksum.result() != original.checksum:
         raise _differs(original, at)
-    return at, literals
+    return _stored(objects, original, literals, at, original.sha256)
 
 
 def _stored(
