@@ -68,5 +68,7 @@ def made_weights(content: CommitContent, model: StoredModel) -> MadeWeights:
 
     made = content.memory.weights.get_or_load(content.model_key(model.entry), make)
     # The digest says which tensors they are, the first part where each lies.
-    layout = xxhash.xxh3_128_hexdigest(made.parts[0])
+    head = made.parts[0]
+    assert not isinstance(head, str), "it begins with its header"
+    layout = xxhash.xxh3_128_hexdigest(head)
     return MadeWeights(made, f"{model.entry.digest}.{layout}.sha256", content.memory)

@@ -299,10 +299,11 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     plain: dict[str, FileContent] = {}
     for path, content in files.uploaded():
         parsed = parse_weights(path, content) if isinstance(content, Path) else None
-        if parsed is not None and path in files.request.large:
-            proof = bytes.fromhex(files.request.large[path].sha256), checksum_of(content)
+        large = files.request.large.get(path)
+        if parsed is not None and large is not None and isinstance(content, Path):
+            proof, checksum = bytes.fromhex(large.sha256), checksum_of(content)
             originals = tuple(
-                replace(one, sha256=proof[0], checksum=proof[1]) for one in parsed.originals
+                replace(one, sha256=proof, checksum=checksum) for one in parsed.originals
             )
             parsed = replace(parsed, originals=originals)
         if parsed is None:
