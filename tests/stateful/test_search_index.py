@@ -19,11 +19,12 @@ from hypothesis.stateful import (
 
 import tensorrepo as tr
 from tensorrepo.formats.search_index import indexed_nearest
-from tests.support.effort import examples
+from tests.support.effort import examples, soaking
 
 pytest.importorskip("lance", reason="indexes are made by pylance")
 
 DIM = 2
+STEPS = 20 if soaking() else 5  # in a test of some seconds; each asks both indexes and every row
 WORDS = ["red", "blue", "car", "boat", "tree", ""]
 VECTORS = st.lists(st.integers(-4, 4), min_size=DIM, max_size=DIM)
 TEXTS = st.one_of(st.none(), st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join))
@@ -151,5 +152,5 @@ def test_search_by_an_index_never_answers_with_what_was(monkeypatch: pytest.Monk
     monkeypatch.setattr(indexed_nearest, "MOST_SHARE", 1e9)
     monkeypatch.setattr(indexed_nearest, "REFINE", 1)  # no candidate too many
     run_state_machine_as_test(
-        SearchMachine, settings=settings(max_examples=examples(5), stateful_step_count=10)
+        SearchMachine, settings=settings(max_examples=examples(2), stateful_step_count=STEPS)
     )
