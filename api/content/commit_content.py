@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import StoredView, open_rows, open_view
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -52,6 +53,8 @@ class ContentMemory:
         models: models that are open, by repository, digest and placement.
         places: commits that come next in histories that were read in part.
         proved: large files whose bytes were hashed.
+        weights: files that were made of tensors, by the model that they are of.
+        hashes: hex digits of the SHA-256 of these.
         making: profiles of columns that were made last, by the digest of the column.
         profiles: the same on disk, for all processes; None: nowhere.
     """
@@ -65,6 +68,8 @@ class ContentMemory:
         default_factory=lambda: LimitedCache(KEPT_PLACES)
     )
     proved: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
+    weights: LimitedCache[ModelBytes] = field(default_factory=lambda: LimitedCache(KEPT_MODELS))
+    hashes: LimitedCache[str] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
     making: LimitedCache[Any] = field(default_factory=lambda: LimitedCache(KEPT_PROFILES))
     profiles: DiskCache | None = None
 
@@ -131,10 +136,13 @@ class CommitContent:
 
     def model(self, entry: Entry) -> StoredModel:
         """The model of an entry of this commit, opened."""
-        key = (self.core.id, entry.digest, entry.storage, len(self.access.view.state.purges))
         return self.memory.models.get_or_load(
-            key, lambda: (open_model(self.core.objects, entry), 1)
+            self.model_key(entry), lambda: (open_model(self.core.objects, entry), 1)
         )
+
+    def model_key(self, entry: Entry) -> object:
+        """What names the model of an entry of this repository, and where its tensors lie."""
+        return self.core.id, entry.digest, entry.storage, len(self.access.view.state.purges)
 
     def view(self, path: str) -> StoredView:
         """The view at `path`. Raises as `dataset` does."""

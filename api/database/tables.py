@@ -247,6 +247,15 @@ webhook_deliveries = Table(
     Column("error", String(1000), nullable=False, default=""),
 )
 
+# Digests that clients of OCI registries were told, and a commit that has what each is of.
+oci_digests = Table(
+    "oci_digests",
+    METADATA,
+    Column("repository", String(200), primary_key=True),
+    Column("key", String(64), primary_key=True),  # hash of the model's name and the digest
+    Column("commit", String(64), nullable=False),
+)
+
 # Answers to writes that carried an Idempotency-Key, for a day.
 idempotent_answers = Table(
     "idempotent_answers",

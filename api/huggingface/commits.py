@@ -23,10 +23,12 @@ from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_com
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
 from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
 from tensorrepo.api.huggingface.hub_files import HubCommit
+from tensorrepo.api.huggingface.proved_files import checksum_of
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
+from tensorrepo.formats.files.models import MADE
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
@@ -297,9 +299,12 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     plain: dict[str, FileContent] = {}
     for path, content in files.uploaded():
         parsed = parse_weights(path, content) if isinstance(content, Path) else None
-        if parsed is not None and path in files.request.large:
-            proved = bytes.fromhex(files.request.large[path].sha256)
-            originals = tuple(replace(one, sha256=proved) for one in parsed.originals)
+        large = files.request.large.get(path)
+        if parsed is not None and large is not None and isinstance(content, Path):
+            proof, checksum = bytes.fromhex(large.sha256), checksum_of(content)
+            originals = tuple(
+                replace(one, sha256=proof, checksum=checksum) for one in parsed.originals
+            )
             parsed = replace(parsed, originals=originals)
         if parsed is None:
             plain[path] = content
@@ -311,6 +316,7 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
         copies,
         dict(sorted(weights.items(), key=lambda one: WEIGHT_ORDER[SUFFIXES[_suffix(one[0])]])),
         plain,
+        drops_loose=before.has_made_file and files.request.goes(MADE),
     )
     known = near_models(tx.objects, tree_of(tx.objects, tx.base), (), before.name.entry)
     core = before.content.core

@@ -19,6 +19,7 @@ from tensorrepo.api.foreign_names import ForeignName, foreign_refs, short_commit
 from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import HubRepository
+from tensorrepo.formats.files.models import has_made_file
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit
 from tensorrepo.repo.ids import Digest
@@ -88,7 +89,8 @@ def _brief(commit: HubCommit) -> Json:
 def _is_safetensors(commit: HubCommit) -> bool:
     if commit.name.space != "models" or commit.entry is None or commit.model is None:
         return False
-    return any(one.format == "safetensors" for one in commit.model.originals.values())
+    came = any(one.format == "safetensors" for one in commit.model.originals.values())
+    return came or has_made_file(commit.model)
 
 
 def _sibling(file: HubFile, *, blobs: bool) -> Json:

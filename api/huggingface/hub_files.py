@@ -1,11 +1,12 @@
 """Files of a repository as Hugging Face's clients see it: what they are, and their bytes.
 
-A model repository has the files of its model entry, byte for byte as they came. A dataset
-repository has Parquet files made of the rows of its dataset entry. Both have, beside these, the
-files that lie in the tree under ``files/models/NAME/`` or ``files/datasets/NAME/``, which go before
-a file of the entry that has the same name.
+A model repository has the files of its model entry, byte for byte as they came, and one made of the
+tensors that came without a file. A dataset repository has Parquet files made of the rows of its
+dataset entry. Both have, beside these, the files that lie in the tree under ``files/models/NAME/``
+or ``files/datasets/NAME/``, which go before a file of the entry that has the same name.
 
-Every file is told by its SHA-256, as large ones are there: nothing has to be read to list a model.
+Every file is told by its SHA-256, as large ones are there. To list a model that came as files
+nothing has to be read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Final
 
 from tensorrepo.api.content import files as blob_files
 from tensorrepo.api.content.commit_content import CommitContent
+from tensorrepo.api.content.made_weights import made_weights
 from tensorrepo.api.content.model_bytes import pieces_of
 from tensorrepo.api.foreign_names import ForeignName, short_commit
 from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.rendered_files import RenderedFile, RenderedFiles
 from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.files.models import MADE, has_made_file
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.read.byte_ranges import file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
@@ -44,14 +47,15 @@ class HubFile:
     Attributes:
         path: name in the repository.
         size_bytes: its size.
-        sha256: hex digits of the hash of its content.
+        content_hash: function that gives hex digits of the SHA-256 of its content. It may take as
+            long as to read all of it, once.
         read: function that gives the bytes ``[start, stop)``, proved.
         headers: what a download says of it beside that.
     """
 
     path: str
     size_bytes: int
-    sha256: str
+    content_hash: Callable[[], str]
     read: Callable[[int, int], Iterator[Buffer]]
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -59,6 +63,10 @@ class HubFile:
     def name(self) -> str:
         """What to call it where it is saved."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def sha256(self) -> str:
+        return self.content_hash()
 
     @property
     def etag(self) -> str:
@@ -181,8 +189,21 @@ class HubCommit:
             return self._own_file(name)
         raise self._missing("file", name)
 
+    @property
+    def weights(self) -> frozenset[str]:
+        """Names of files that are known to be weights: tensors are what they are made of."""
+        made = frozenset({MADE} if self.has_made_file else ())
+        return made if self.model is None else made.union(self.model.originals)
+
+    @cached_property
+    def has_made_file(self) -> bool:
+        """Whether some of the model's tensors came without a file, so that one is made of them."""
+        return self.model is not None and has_made_file(self.model)
+
     def _own_names(self) -> Collection[str]:
-        return self._rendered if self.model is None else self._kept
+        if self.model is None:
+            return self._rendered
+        return {*self._kept, MADE} if self.has_made_file else self._kept
 
     @cached_property
     def _kept(self) -> dict[str, FileEntry | Original]:
@@ -196,14 +217,20 @@ class HubCommit:
         return {one.path: one for one in self.rendered.files(self.dataset)}
 
     def _own_file(self, name: str) -> HubFile:
-        if self.model is not None:
-            known = self._kept[name]
-            content = partial(pieces_of, partial(file_bytes, self.model, name))
-            return HubFile(name, known.size_bytes, known.sha256.hex(), content)
+        if self.model is None:
+            return self._rendered_file(name)
+        if name not in self._kept:
+            weights = made_weights(self.content, self.model)
+            return HubFile(name, weights.size_bytes, weights.sha256, weights.pieces)
+        known = self._kept[name]
+        content = partial(pieces_of, partial(file_bytes, self.model, name))
+        return HubFile(name, known.size_bytes, known.sha256.hex, content)
+
+    def _rendered_file(self, name: str) -> HubFile:
         assert self.dataset is not None, "else it has no files of its own"
         made = self._rendered[name]
         pieces = partial(self.rendered.pieces, self.dataset, made)
-        return HubFile(name, made.size_bytes, made.sha256, pieces)
+        return HubFile(name, made.size_bytes, lambda: made.sha256, pieces)
 
     def _missing(self, what: str, name: str) -> NotFoundError:
         commit = self.content.commit
@@ -232,4 +259,4 @@ class HubCommit:
         """A file beside the entry, by its path in the tree."""
         file = blob_files.open_entry(self.content, path, entry)
         name = unescape_path(path.removeprefix(self.name.files))
-        return HubFile(name, file.bytes, file.sha256(), file.pieces)
+        return HubFile(name, file.bytes, file.sha256, file.pieces)

@@ -6,6 +6,7 @@ Source:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -179,9 +180,7 @@ def get_file(request: Request, hub: HubOf) -> Response:
     sha = short_commit(commit.content.commit)
     headers = (("X-Repo-Commit", sha), ("X-Linked-Size", str(file.size_bytes)))
     linked = (*headers, ("X-Linked-Etag", file.etag))
-    return DownloadResponse(
-        request, HubFile(file.path, file.size_bytes, file.sha256, file.read, linked)
-    )
+    return DownloadResponse(request, replace(file, headers=linked))
 
 
 def split_path(request: Request, word: str) -> tuple[str, str]:

@@ -11,7 +11,6 @@ being proved, or were.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tensorrepo.api.huggingface.proved_files import ProofHasher, keep
 from tensorrepo.repo.backends.local import explain
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
@@ -30,6 +30,7 @@ MAX_PARTS: Final = 10_000
 MULTIPART_FROM_PARTS: Final = 8  # files of fewer parts come whole, which reads them once
 _WAIT_SECONDS: Final = 20.0  # of who says that all came, for another one who said so before
 _POLL_SECONDS: Final = 0.05
+_READ_BYTES: Final = 1 << 20
 _ETAG: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -112,9 +113,9 @@ class UploadParts:
             if target.is_file():  # by who asked the same before
                 return
             self._check(told)
-            self._prove(descriptor, sha256)
+            checksum = self._prove(descriptor, sha256)
             os.fsync(descriptor)
-            self._whole.rename(target)
+            keep(self._whole, target, checksum)
             shutil.rmtree(self.folder, ignore_errors=True)
         finally:
             os.close(descriptor)
@@ -139,16 +140,20 @@ class UploadParts:
                 f"{self.count} parts, and those of {others[:10] or 'others'} differ"
             )
 
-    def _prove(self, descriptor: int, sha256: str) -> None:
+    def _prove(self, descriptor: int, sha256: str) -> bytes:
+        """The checksum of what has that SHA-256. Raises InvalidInputError."""
+        hasher = ProofHasher()
         with open(descriptor, "rb", closefd=False) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            while piece := file.read(_READ_BYTES):
+                hasher.update(piece)
         size = os.fstat(descriptor).st_size
-        if (found, size) != (sha256, self.size_bytes):
+        if (hasher.sha256, size) != (sha256, self.size_bytes):
             shutil.rmtree(self.folder, ignore_errors=True)
             raise InvalidInputError(
-                f"together the parts have {size:,} bytes of SHA-256 {found:.12}, expected "
+                f"together the parts have {size:,} bytes of SHA-256 {hasher.sha256:.12}, expected "
                 f"{self.size_bytes:,} of {sha256:.12}: they are forgotten. Send them again"
             )
+        return hasher.checksum
 
     def _missing(self, numbers: range | list[int]) -> ConflictError:
         shown = list(numbers[:10])

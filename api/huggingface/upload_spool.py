@@ -5,7 +5,7 @@ in a commit. So an address carries a ticket: a keyed hash over the repository, t
 the part and an end. A file belongs to who sent it: that somebody knows a hash is no right to read,
 and a commit finds only what its own caller brought.
 
-    <folder>/<owner>/<sha256>           a file that is what it should be
+    <folder>/<owner>/<sha256>           a file that is what it should be, see `proved_files`
     <folder>/<owner>/<sha256>.<random>  one that is being sent whole
     <folder>/<owner>/<sha256>.parts     folder of one that is sent in parts, see `upload_parts`
 
@@ -37,6 +37,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.huggingface.leftovers import remove_older
+from tensorrepo.api.huggingface.proved_files import ProofHasher, forget, keep
 from tensorrepo.api.huggingface.upload_parts import (
     MULTIPART_FROM_PARTS,
     PART_BYTES,
@@ -62,6 +63,7 @@ _LEAST_SECONDS: Final = 900
 _XET_SECONDS: Final = 3600
 _SLOWEST: Final = 1 << 20  # bytes a second, for which an address is good
 _WRITE_BYTES: Final = 1 << 20
+_MOST_PIECES: Final = 1024  # that one call of the system writes
 _DIGITS: Final = frozenset("0123456789abcdef")
 TicketUse = Literal["whole", "part", "complete", "xet"]
 
@@ -124,7 +126,7 @@ class UploadSpool:
 
     def forget(self, access: RepositoryAccess, sha256: str) -> None:
         """A commit has it now."""
-        (self.folder_of(_owner(access)) / check_sha256(sha256)).unlink(missing_ok=True)
+        forget(self.folder_of(_owner(access)) / check_sha256(sha256))
 
     def tickets(
         self, access: RepositoryAccess, sha256: str, size_bytes: int, *, parts: bool
@@ -194,26 +196,26 @@ class UploadSpool:
         path = await run_in_threadpool(self._begin, ticket)
         descriptor = await run_in_threadpool(_open, path)
         try:
-            found, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
-            _check(found, ticket.sha256, size, ticket.size_bytes)
+            hasher, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
+            _check(hasher.sha256, ticket.sha256, size, ticket.size_bytes)
             await run_in_threadpool(os.fsync, descriptor)
-            path.rename(self.folder_of(ticket.owner) / ticket.sha256)
+            keep(path, self.folder_of(ticket.owner) / ticket.sha256, hasher.checksum)
         except BaseException:
             with suppress(OSError):
                 path.unlink()
             raise
         finally:
             os.close(descriptor)
-        return found
+        return hasher.sha256
 
     async def _receive_part(self, ticket: UploadTicket, pieces: AsyncIterator[bytes]) -> str:
         parts = self._parts(ticket)
         start, stop = parts.span(ticket.part)
         with parts.writing(ticket.part) as descriptor:
-            found, size = await write_pieces(descriptor, pieces, stop - start)
-            _check(found, found, size, stop - start)
-            parts.arrived(ticket.part, found)
-        return found
+            hasher, size = await write_pieces(descriptor, pieces, stop - start)
+            _check(hasher.sha256, hasher.sha256, size, stop - start)
+            parts.arrived(ticket.part, hasher.sha256)
+        return hasher.sha256
 
     def complete(self, ticket: UploadTicket, sha256: str, told: Mapping[int, str]) -> None:
         """Make one file of its parts, whose ETags are `told` by their numbers.
@@ -315,8 +317,10 @@ def _open(path: Path) -> int:
         raise explain(error, "write", path) from error
 
 
-async def write_pieces(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
-    """Write what comes; its SHA-256 and its size. Raises TooLargeError behind `most` bytes.
+async def write_pieces(
+    descriptor: int, pieces: AsyncIterator[bytes], most: int
+) -> tuple[ProofHasher, int]:
+    """Write what comes; its hashes and its size. Raises TooLargeError behind `most` bytes.
 
     When this returns or raises, nobody writes any more: the caller may close the file.
     """
@@ -337,14 +341,14 @@ async def write_pieces(descriptor: int, pieces: AsyncIterator[bytes], most: int)
         await batches.written()
     finally:
         await batches.close()
-    return batches.hasher.hexdigest(), size
+    return batches.hasher, size
 
 
 class _BatchWriter:
     """Hashes and writes a batch on a thread while the next one arrives."""
 
     def __init__(self, descriptor: int) -> None:
-        self.hasher = hashlib.sha256()
+        self.hasher = ProofHasher()
         self._descriptor = descriptor
         self._task: asyncio.Task[None] | None = None
 
@@ -368,11 +372,19 @@ class _BatchWriter:
             self._task.exception()  # was raised, or what is raised now came before it
 
     def _write(self, batch: list[bytes]) -> None:
-        data = b"".join(batch)
-        self.hasher.update(data)
-        left = memoryview(data)
+        for piece in batch:
+            self.hasher.update(piece)
         try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            for at in range(0, len(batch), _MOST_PIECES):
+                self._write_some(batch[at : at + _MOST_PIECES])
         except OSError as error:
             raise StorageError(f"an upload could not be written: {error.strerror}") from error
+
+    def _write_some(self, pieces: list[bytes]) -> None:
+        left = [memoryview(piece) for piece in pieces if piece]
+        while left:
+            written = os.writev(self._descriptor, left)
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]

@@ -15,7 +15,6 @@ refers to a xorb sent it: that somebody knows a hash is no right to what has it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.huggingface.proved_files import ProofHasher, keep
 from tensorrepo.api.huggingface.upload_spool import UploadSpool, UploadTicket, write_pieces
 from tensorrepo.api.huggingface.xet_format import (
     MAX_BODY_BYTES,
@@ -150,14 +150,14 @@ class XetEpoch:
         return size_bytes
 
     def _make(self, file: ShardFile, xorbs: _Xorbs) -> None:
-        hasher = hashlib.sha256()
-        with _written(self.folder.parent, file.sha256) as made:
+        hasher = ProofHasher()
+        with _written(self.folder.parent, file.sha256, hasher) as made:
             for piece in xorbs.pieces(file):
                 hasher.update(piece)
                 made.write(piece)
-            if hasher.hexdigest() != file.sha256:
+            if hasher.sha256 != file.sha256:
                 raise InvalidInputError(
-                    f"the chunks of a file have SHA-256 {hasher.hexdigest():.12}, expected "
+                    f"the chunks of a file have SHA-256 {hasher.sha256:.12}, expected "
                     f"{file.sha256:.12} as the shard says"
                 )
 
@@ -256,14 +256,17 @@ def _mapped(body: BinaryIO) -> memoryview:
 
 
 @contextmanager
-def _written(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """A new file that gets its name when it is whole."""
+def _written(folder: Path, name: str, hasher: ProofHasher | None = None) -> Iterator[BinaryIO]:
+    """A new file that gets its name when it is whole; `hasher` has what proves it."""
     path = folder / f"{name}.{secrets.token_hex(8)}"
     try:
         with open(path, "xb", opener=lambda at, flags: os.open(at, flags, 0o600)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        path.rename(folder / name)
+        if hasher is None:
+            path.rename(folder / name)
+        else:
+            keep(path, folder / name, hasher.checksum)
     finally:
         path.unlink(missing_ok=True)

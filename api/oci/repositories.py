@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from tensorrepo.api.foreign_names import foreign_refs, resolve_foreign
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import MAIN, HubRepository
 from tensorrepo.api.oci.artifacts import MAX_LAYERS, ArtifactFile, ModelArtifact, make_artifact
+from tensorrepo.api.oci.digests import ToldDigests
 from tensorrepo.api.oci.errors import (
     blob_missing,
     digest_invalid,
@@ -64,6 +65,7 @@ class OciMemory:
         artifacts: artifacts by the content that they are made of.
         places: commits by the name and the digest that they had last.
         proved: files that were compared with their hash.
+        told: artifacts whose digests are in the service's database.
     """
 
     artifacts: LimitedCache[ModelArtifact] = field(
@@ -71,6 +73,7 @@ class OciMemory:
     )
     places: LimitedCache[Digest] = field(default_factory=lambda: LimitedCache(_KEPT_PLACES))
     proved: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(_KEPT_PLACES))
+    told: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(_KEPT_PLACES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class OciRepository:
             )
         self._remember(reference if ":" in reference else found.artifact.digest, found)
         self._remember("", found)
+        self._write_down(found)
         return found
 
     def blob(self, digest: str) -> HubFile:
@@ -196,16 +200,23 @@ class OciRepository:
                 yield found
 
     def _commits(self, digest: str) -> Iterator[HubCommit]:
-        for key in (digest, ""):
-            known = self._memory.places.get((self.id, key))
-            if known is None:
-                continue
+        for known in self._places(digest):
             try:
                 yield self._at(resolve_foreign(self.hub.access, known).digest)
             except (NotFoundError, InvalidInputError):  # gone, or nothing for this caller
                 continue
         yield from self._at_refs()
         yield from self._in_history()
+
+    def _places(self, digest: str) -> Iterator[Digest]:
+        """Commits that had it, or what was asked for last, as far as that is remembered."""
+        for key in (digest, ""):
+            known = self._memory.places.get((self.id, key))
+            if known is not None:
+                yield known
+        told = self._told.place(digest)
+        if told is not None:
+            yield told
 
     def _at_refs(self) -> Iterator[HubCommit]:
         refs = self.hub.access.refs()
@@ -237,6 +248,19 @@ class OciRepository:
         places.drop(place)
         places.put(place, found.commit.content.commit, 1)
 
+    @property
+    def _told(self) -> ToldDigests:
+        hub = self.hub
+        return ToldDigests(hub.service.database, hub.access.name, hub.name.name)
+
+    def _write_down(self, found: FoundArtifact) -> None:
+        """Keep where the digests of an artifact are found, once in a process."""
+        artifact, told = found.artifact, (self.id, found.artifact.digest)
+        if self._memory.told.get(told) is None:
+            digests = dict.fromkeys((artifact.digest, artifact.config_digest, *artifact.paths))
+            self._told.remember(digests, found.commit.content.commit)
+            self._memory.told.put(told, True, 1)
+
     def _made(self, commit: HubCommit) -> FoundArtifact | None:
         """What a commit has of the model; None: no files."""
         key = _content_key(commit)
@@ -264,7 +288,7 @@ class OciRepository:
             return _hashed(file, proved, key)
 
         headers = (("Docker-Content-Digest", f"sha256:{file.sha256}"),)
-        return HubFile(file.path, file.size_bytes, file.sha256, read, headers)
+        return replace(file, read=read, headers=headers)
 
 
 def check_digest(text: str) -> str:
@@ -294,10 +318,9 @@ def _content_key(commit: HubCommit) -> tuple[Any, ...] | None:
 
 
 def _files(commit: HubCommit) -> Iterator[ArtifactFile]:
-    parsed = frozenset(commit.model.originals) if commit.model is not None else frozenset()
+    weights = commit.weights
     for file in commit.files():
-        is_weight = file.path in parsed
-        yield ArtifactFile(file.path, file.size_bytes, file.sha256, is_weight)
+        yield ArtifactFile(file.path, file.size_bytes, file.sha256, file.path in weights)
 
 
 def _hashed(file: HubFile, proved: LimitedCache[bool], key: object) -> Iterator[Buffer]:
@@ -326,5 +349,9 @@ def _in_memory(content: bytes) -> HubFile:
     headers = (("Docker-Content-Digest", f"sha256:{sha256}"),)
     view = memoryview(content)
     return HubFile(
-        "config.json", len(content), sha256, lambda start, stop: iter((view[start:stop],)), headers
+        "config.json",
+        len(content),
+        lambda: sha256,
+        lambda start, stop: iter((view[start:stop],)),
+        headers,
     )

@@ -41,6 +41,7 @@ _OF_NAMES: Final[tuple[tuple[Table, tuple[str, ...]], ...]] = (
     (tables.live_runs, ("run",)),
     (tables.live_points, ("run", "batch")),
     (tables.audit_anchors, ()),
+    (tables.oci_digests, ("key",)),
 )
 
 

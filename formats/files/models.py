@@ -1,4 +1,4 @@
-"""A model as a folder: its files as they came, and its tensors as one of safetensors."""
+"""A model as a folder: its files as they came, and tensors that came without one as safetensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES
 from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.files.base import PathIndex
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
-from tensorrepo.repo.errors import InvalidInputError
 
-MADE: Final = "model.safetensors"  # of a model that did not come as files of weights
+MADE: Final = "model.safetensors"  # of tensors that did not come as a file of weights
 _MADE_METADATA: Final = {"format": "pt"}
+
+
+def has_made_file(model: StoredModel) -> bool:
+    """Whether it has tensors that are in no file, and safetensors holds all of these."""
+    if MADE in model.files or MADE in model.originals:
+        return False
+    loose = model.loose
+    return bool(loose) and all(model.spec(name).type.name in SAFETENSORS_TYPES for name in loose)
+
+
+def made_file(model: StoredModel) -> ModelBytes | None:
+    """The file `MADE`: the tensors that are in no file, as a new one; None: there is none.
+
+    Its bytes are a function of these tensors, and the same each time.
+    """
+    if not has_made_file(model):
+        return None
+    head, ordered = new_layout(model, _MADE_METADATA, model.loose)
+    return ModelBytes(model, (head, *ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +85,4 @@ class ModelFolder:
 
     @cached_property
     def _made(self) -> ModelBytes | None:
-        """The weights as a new file; None where the model came as files, or has other types."""
-        if self.model.originals or MADE in self.model.files or not len(self.model):
-            return None
-        try:
-            head, ordered = new_layout(self.model, _MADE_METADATA, self.model.keys())
-        except InvalidInputError:  # a type that safetensors lacks
-            return None
-        return ModelBytes(self.model, (head, *ordered))
+        return made_file(self.model)

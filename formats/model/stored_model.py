@@ -130,6 +130,13 @@ class StoredModel:
         return {original.name: original for original in self.manifest.originals}
 
     @property
+    def loose(self) -> tuple[str, ...]:
+        """Names of tensors and aliases that are in no file, sorted."""
+        held = {name for one in self.manifest.originals for name in (*one.parts, *one.others)}
+        names = (name for name in self.keys() if name not in held)
+        return tuple(name for name in names if self.aliases.get(name) not in held)
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         return self.manifest.metadata
 

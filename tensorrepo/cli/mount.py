@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,11 +16,18 @@ from typer import Argument, Option
 from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.filesystem.commit import files_of
-from tensorrepo.filesystem.mount import check_mountpoint, mounted_at, serve_mount, unmount
+from tensorrepo.filesystem.mount import (
+    check_mountpoint,
+    mounted_at,
+    serve_mount,
+    unmount,
+    unmount_lazily,
+)
 from tensorrepo.repo.errors import StorageError
 
 _START_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.05
+_LOOKS: Final = 20  # for the end of a process that was killed, which a store may hold up
 
 
 def mount_command(
@@ -95,8 +103,19 @@ def _in_background(call: RepoCall, url: str, digest: str, place: Path) -> None:
             lines = log.read_text("utf-8", "replace").strip().splitlines()
             raise StorageError(f"nothing was mounted at {place}: {' '.join(lines[-3:])}")
         if time.monotonic() > end:
-            os.kill(process, signal.SIGKILL)
+            _take_away(process, place)
             raise StorageError(
                 f"nothing was mounted at {place} within {_START_SECONDS:.0f} s; {log} has more"
             )
         time.sleep(_LOOK_SECONDS)
+
+
+def _take_away(process: int, place: Path) -> None:
+    """End a process that did not begin in time, and what it may have mounted unseen."""
+    os.kill(process, signal.SIGKILL)
+    for _ in range(_LOOKS):
+        if os.waitpid(process, os.WNOHANG)[0]:
+            break
+        time.sleep(_LOOK_SECONDS)
+    with suppress(StorageError):  # nothing was mounted there when this began, nor is perhaps now
+        unmount_lazily(place)

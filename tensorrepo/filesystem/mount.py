@@ -294,6 +294,11 @@ def unmount(folder: Path) -> None:
     mount = mount_over(folder)
     if mount is None or not mount.type.startswith(f"fuse.{FILESYSTEM}"):
         raise NotFoundError(f"no commit is mounted at {folder}")
+    unmount_lazily(folder)
+
+
+def unmount_lazily(folder: Path) -> None:
+    """Take away whatever is mounted at `folder`, seen or not. Raises StorageError."""
     told = "neither fusermount3, fusermount nor umount is there"
     for command in (["fusermount3", "-uz"], ["fusermount", "-uz"], ["umount", "-l"]):
         try:

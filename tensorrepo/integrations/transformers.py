@@ -70,6 +70,9 @@ class RepositoryCallback(TrainerCallback):  # type: ignore[misc]
     def restore(self, output_dir: str | Path, step: int | None = None) -> str | None:
         """Write a checkpoint into a folder as `Trainer` does; gives what to resume from.
 
+        In a job of several ranks, all of them call it, when `Trainer` is made: one on each machine
+        writes, and all wait for it.
+
         Args:
             output_dir: that of the training; what is there of the same step is replaced.
             step: which; None: the newest.
@@ -85,11 +88,15 @@ class RepositoryCallback(TrainerCallback):  # type: ignore[misc]
         step = checkpointer.latest() if step is None else step
         if step is None:
             return None
-        state = checkpointer.load(step)
         target = Path(output_dir) / _FOLDER.format(step)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(target, overwrite=True) as folder:
-            _write(state, folder, f"step {step} of run {checkpointer.run!r}")
+        try:
+            if _writes_here():
+                state = checkpointer.load(step)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with new_folder(target, overwrite=True) as folder:
+                    _write(state, folder, f"step {step} of run {checkpointer.run!r}")
+        finally:
+            _wait_for_all()
         self._log.resume = True
         return str(target)
 
@@ -213,6 +220,15 @@ def _inside(folder: Path, name: str) -> Path:
     target = folder.joinpath(*parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target
+
+
+def _writes_here() -> bool:
+    """Whether this is the first rank of a job on its machine."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_node_local_rank(fallback_rank=distributed.get_rank()) == 0
+    return True
 
 
 def _wait_for_all() -> None:

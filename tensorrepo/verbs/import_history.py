@@ -43,7 +43,7 @@ from tensorrepo.formats.exchange.history.hub import HubHistory, is_hub
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.formats.model.write.near_models import near_models
-from tensorrepo.formats.runs.file_names import tree_path
+from tensorrepo.formats.runs.file_names import tree_path, tree_paths
 from tensorrepo.formats.runs.run_models import read_folder
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.refs import refuse_taken
@@ -190,10 +190,17 @@ def _opened(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What becomes one entry: a file, a file of weights, or a folder that is a model."""
+    """What becomes one entry: a file, a file of weights, or a folder that is a model.
+
+    Attributes:
+        kind: which of these.
+        name: what it is called there; "": all that there is.
+        path: how it is spelled here.
+    """
 
     kind: Literal["file", "weights", "folder"]
     name: str
+    path: str
 
 
 @dataclass(slots=True)
@@ -238,6 +245,7 @@ class _Import:
         self._units: OrderedDict[str, dict[_Unit, str]] = OrderedDict()
         self._frontier: dict[Digest, None] = {}
         self._notes: list[str] = []
+        self._has_twins = False
         self._at = ""  # what is read, for errors
         self._made: dict[str, Digest] = {}
         self._batch = self._begun()
@@ -321,7 +329,7 @@ class _Import:
         before = tree_of(writer, parents[0] if parents else None)
         files, lost = self._kept(commit)
         tree = update(writer, before, self._changes(commit, files, parents, before))
-        into = self._source.name if _Unit("folder", "") in self._units[commit.id] else ""
+        into = "" if all(unit.name for unit in self._units[commit.id]) else self._source.name
         told: dict[str, MetadataValue] = {
             "tool": self._source.tool, "commit": commit.id, "name": into, "missing": lost,
         }  # fmt: skip
@@ -396,7 +404,7 @@ class _Import:
 
     def _units_of(self, commit: str, files: Mapping[str, HistoryFile]) -> dict[_Unit, str]:
         """What becomes one entry each, and what names its content."""
-        found: dict[_Unit, str] = {}
+        found: dict[tuple[Literal["file", "weights", "folder"], str], str] = {}
         folders = {""} if self._source.is_model and files else model_folders(files)
         inner: dict[str, list[str]] = {}
         for path in sorted(files):
@@ -405,21 +413,34 @@ class _Import:
                 inner.setdefault(folder, []).append(f"{path}\0{files[path].key}")
             else:
                 is_weights = PurePosixPath(path).suffix.lower() in _WEIGHTS
-                found[_Unit("weights" if is_weights else "file", path)] = files[path].key
+                found["weights" if is_weights else "file", path] = files[path].key
         for folder, members in inner.items():
             text = "\n".join(members).encode("utf-8", "surrogateescape")
-            found[_Unit("folder", folder)] = hashlib.sha256(text).hexdigest()
-        self._units[commit] = found
+            found["folder", folder] = hashlib.sha256(text).hexdigest()
+        paths = {"": "", **tree_paths(name for _, name in found if name)}
+        self._note_twins(paths)
+        units = {_Unit(kind, name, paths[name]): key for (kind, name), key in found.items()}
+        self._units[commit] = units
         while len(self._units) > _SHOWN:
             self._units.popitem(last=False)
-        return found
+        return units
+
+    def _note_twins(self, paths: Mapping[str, str]) -> None:
+        """Tell, once, of names that are spelled otherwise for others that differ only in case."""
+        if self._has_twins:
+            return
+        for name, path in paths.items():
+            if name and path != tree_path(name):
+                self._has_twins = True
+                self._note(f"names that differ only in case are spelled apart: {name!r} as {path}")
+                return
 
     def _paths(self, unit: _Unit) -> tuple[str, ...]:
         """Where a unit may lie here: whether weights can be read is known when they are."""
         if unit.kind == "folder":
-            return (f"models/{tree_path(unit.name or self._source.name)}",)
-        file = f"{self._source.folder}/{tree_path(unit.name)}"
-        return (file,) if unit.kind == "file" else (f"models/{tree_path(unit.name)}", file)
+            return (f"models/{unit.path or tree_path(self._source.name)}",)
+        file = f"{self._source.folder}/{unit.path}"
+        return (file,) if unit.kind == "file" else (f"models/{unit.path}", file)
 
     def _stored(
         self, unit: _Unit, key: str, files: Mapping[str, HistoryFile], before: bytes

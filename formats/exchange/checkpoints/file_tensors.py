@@ -66,6 +66,11 @@ class FileTensor:
     type: TensorType
     shape: tuple[int, ...]
 
+    @property
+    def place(self) -> tuple[Path, int]:
+        """See `LiesInFile`."""
+        return self.file.path, self.offset
+
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
         self.file.read_into(self.offset + start_byte, buffer)
 

@@ -1,6 +1,8 @@
 """Byte-exact files: tensors stored as tensors, the other bytes beside them.
 
 It is made once from its parts when it is stored, and compared with the file, or with its SHA-256.
+Of a file that was proved when it arrived, what lies in it as it was stored need not be made: that
+the file is still the same is seen by a checksum.
 """
 
 from __future__ import annotations
@@ -8,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from hashlib import sha256
+from pathlib import Path
 from typing import IO, Final
 
 import numpy as np
+from xxhash import xxh3_128_digest
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.model.layout.manifest import Original
@@ -25,20 +29,35 @@ from tensorrepo.repo.ids import Buffer, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 TensorChunks = Callable[[str], Iterator[memoryview]]
+# Bytes of a tensor that was stored as it lies in a file from a place on; 0: it may be another one.
+LiesAt = Callable[[str, Path, int], int]
 _LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
 
 
 def store_original(
-    objects: ObjectSink, original: OriginalFile, chunks: TensorChunks, pool: Executor
+    objects: ObjectSink,
+    original: OriginalFile,
+    chunks: TensorChunks,
+    pool: Executor,
+    lies_at: LiesAt = lambda _name, _path, _start: 0,
 ) -> Original:
     """What gives a file back, after it was made once and compared with the file, byte for byte.
 
     Where the file's SHA-256 was proved before, what was made has to have it, and the file is not
-    read again. `chunks` gives the bytes of a tensor as it was stored.
+    read again; or, with a checksum, the file has to have that still, and is what is compared with.
+
+    Args:
+        objects: where to store.
+        original: the file.
+        chunks: gives the bytes of a tensor as it was stored.
+        pool: threads.
+        lies_at: says which tensors need no comparison with a file that was proved.
 
     Raises:
         InvalidInputError: what was stored differs from the file.
     """
+    if original.sha256 is not None and original.checksum is not None:
+        return _store_proved(objects, original, chunks, pool, lies_at)
     size, checksum = 0, sha256()
     literals: list[Buffer] = []
     with refusals(original.path, "file"), original.path.open("rb") as file:
@@ -60,9 +79,43 @@ def store_original(
             raise _differs(original, size)
     if original.sha256 not in {None, checksum.digest()}:
         raise _differs(original, size)
+    return _stored(objects, original, literals, size, checksum.digest())
+
+
+def _store_proved(
+    objects: ObjectSink,
+    original: OriginalFile,
+    chunks: TensorChunks,
+    pool: Executor,
+    lies_at: LiesAt,
+) -> Original:
+    """The same of a file with a checksum."""
+    assert original.sha256 is not None, "the checksum was noted when it was proved"
+    at = 0
+    literals: list[Buffer] = []
+    file = memoryview(content_of(original.path))
+    checksum = pool.submit(xxh3_128_digest, file)
+    for part in original.parts:
+        if isinstance(part, str) and (size := lies_at(part, original.path, at)):
+            at += size
+            continue
+        for chunk in _chunks(original, part, chunks):
+            if not _equal(file[at : at + len(chunk)], chunk):
+                raise _differs(original, at)
+            at += len(chunk)
+            if not isinstance(part, str) and len(chunk):
+                literals.append(chunk)
+    if at != len(file) or checksum.result() != original.checksum:
+        raise _differs(original, at)
+    return _stored(objects, original, literals, at, original.sha256)
+
+
+def _stored(
+    objects: ObjectSink, original: OriginalFile, literals: list[Buffer], size: int, digest: bytes
+) -> Original:
     parts, others = _counted(original.parts), tuple(sorted(original.others))
     blob = digest_bytes(objects.put(Kind.BLOB, literals).digest) if literals else None
-    return Original(original.name, original.format, blob, parts, others, size, checksum.digest())
+    return Original(original.name, original.format, blob, parts, others, size, digest)
 
 
 def _chunks(
@@ -97,8 +150,12 @@ def _reads(file: IO[bytes], expected: Buffer) -> bool:
     found = np.empty(len(expected), np.uint8)
     if file.readinto(found.data) != len(expected):  # type: ignore[attr-defined]  # a buffered file has it
         return False
+    return _equal(found.data, expected)
+
+
+def _equal(one: Buffer, other: Buffer) -> bool:
     # numpy compares whole words; Python compares memoryviews item by item.
-    return np.array_equal(found, np.frombuffer(expected, np.uint8))
+    return np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8))
 
 
 def _differs(original: OriginalFile, at: int) -> InvalidInputError:

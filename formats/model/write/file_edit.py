@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -31,6 +32,7 @@ from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
+    LiesInFile,
     ModelSource,
     with_longer_names,
 )
@@ -55,12 +57,14 @@ class FileEdit:
         copies: files of this model, or of others, by the name that they get.
         weights: files of weights that were parsed, by the name that they get.
         files: other files that come, by name.
+        drops_loose: whether tensors that are in no file go.
     """
 
     removed: frozenset[str] = frozenset()
     copies: Mapping[str, KeptFile] = field(default_factory=dict)
     weights: Mapping[str, ModelSource] = field(default_factory=dict)
     files: Mapping[str, FileContent] = field(default_factory=dict)
+    drops_loose: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -100,6 +104,8 @@ class _Joining:
             self.files[name] = structs.replace(one.model.files[one.name], name=name)
             return
         named = {*original.others, *(part for part in original.parts if isinstance(part, str))}
+        # Other names of a tensor come and go with the file that the tensor is in.
+        named |= {alias for alias, target in one.model.aliases.items() if target in named}
         longer = {each: f"{name}/{each}" for each in named}
         names = longer if any(self._differs(one.model, each) for each in named) else {}
         self.originals[name] = structs.replace(
@@ -172,7 +178,7 @@ def edit_files(
     tensors = {name: one for part in weights for name, one in part.tensors.items()}
     aliases = {name: to for part in weights for name, to in part.aliases.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        entries, placement, report = store_tensors(objects, tensors, pool, known)
+        entries, placement, report, plain = store_tensors(objects, tensors, pool, known)
         links = {digest: objects.describe(digest) for digest in placement.links()}
         packs = PackReader(objects, placement, links)
 
@@ -181,8 +187,17 @@ def edit_files(
             (piece,) = entries[name].pieces
             return tensor_chunks(packs.piece(name, tensors[name].type, piece), pool)
 
+        def lies_at(name: str, path: Path, start: int) -> int:
+            name = aliases.get(name, name)
+            reader = tensors[name]
+            if name not in plain or not isinstance(reader, LiesInFile):
+                return 0
+            return 0 if reader.place != (path, start) else reader.type.bytes_of(reader.shape)
+
         for original in (one for part in weights for one in part.originals):
-            joining.originals[original.name] = store_original(objects, original, chunks, pool)
+            joining.originals[original.name] = store_original(
+                objects, original, chunks, pool, lies_at
+            )
     joining.tensors |= entries
     joining.aliases |= aliases
     joining.types |= {one.type.name: one.type for one in tensors.values()}
@@ -199,7 +214,7 @@ def _kept(model: StoredModel | None, edit: FileEdit) -> _Joining:
     gone = edit.removed | edit.names
     if model is not None:
         joining.keep_places(model)
-        for name in _loose(model):
+        for name in () if edit.drops_loose else model.loose:
             joining.keep_tensor(model, name, {})
         for name in sorted({*model.files, *model.originals} - gone):
             joining.keep(KeptFile(model, name), name)
@@ -207,12 +222,6 @@ def _kept(model: StoredModel | None, edit: FileEdit) -> _Joining:
         joining.keep_places(source.model)
         joining.keep(source, name)
     return joining
-
-
-def _loose(model: StoredModel) -> set[str]:
-    """Tensors and aliases that are in no file of a model."""
-    held = {part for one in model.originals.values() for part in (*one.parts, *one.others)}
-    return {*model.tensors, *model.aliases} - held
 
 
 def _named_apart(weights: Mapping[str, ModelSource], taken: set[str]) -> list[ModelSource]:

@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.common.tensors import TensorReader, memory_key, tensor_of
@@ -38,7 +38,8 @@ class OriginalFile:
 
     `parts`, one after the other, are the file: bytes that stand for themselves, stretches of the
     file, and names of tensors. `others` are tensors of the file that lie in it in another form.
-    `path` is where it lies now. `sha256` is that of its bytes, if somebody proved it.
+    `path` is where it lies now. `sha256` is that of its bytes, if somebody proved it, and
+    `checksum` the XXH3 (128 bits) that they had then.
     """
 
     name: str
@@ -47,6 +48,17 @@ class OriginalFile:
     parts: tuple[bytes | FileStretch | str, ...]
     others: tuple[str, ...] = ()
     sha256: bytes | None = None
+    checksum: bytes | None = None
+
+
+@runtime_checkable
+class LiesInFile(Protocol):
+    """A tensor whose bytes lie in a file one after the other."""
+
+    @property
+    def place(self) -> tuple[Path, int]:
+        """The file, and where they begin."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
@@ -48,7 +48,7 @@ from tensorrepo.formats.model.layout.manifest import (
     TypeEntry,
     encode_manifest,
 )
-from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH
+from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
     Placement,
@@ -154,6 +154,22 @@ class WrittenModel:
     report: WriteReport
 
 
+class StoredTensors(NamedTuple):
+    """What `store_tensors` did.
+
+    Attributes:
+        entries: what a manifest says of the tensors, by name.
+        placement: where they lie.
+        report: what it cost.
+        plain: names of those that were stored now, and as they are.
+    """
+
+    entries: dict[str, TensorEntry]
+    placement: Placement
+    report: WriteReport
+    plain: frozenset[str]
+
+
 class TensorWriter:
     """Stores the tensors of one model."""
 
@@ -223,6 +239,15 @@ class TensorWriter:
         self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
+
+    def plain(self) -> frozenset[str]:
+        """Names of tensors that were stored now, and as they are."""
+        raw = {
+            print_
+            for print_, slots in self._stored.items()
+            if all(slot.codec == RAW for slot in slots)
+        }
+        return frozenset(name for name, print_ in self._names.items() if print_ in raw)
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
@@ -461,7 +486,7 @@ def store_model(
     """
     source = model if isinstance(model, ModelSource) else source_of(model)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        pieces, placement, report = store_tensors(
+        pieces, placement, report, _ = store_tensors(
             objects, source.tensors, pool, known, against, budget_bytes, progress
         )
         links = {digest: objects.describe(digest) for digest in placement.links()}
@@ -505,8 +530,8 @@ def store_tensors(
     against: DeltaOptions = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
     progress: Progress | None = None,
-) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
-    """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
+) -> StoredTensors:
+    """Store tensors alone. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)
     opened = _open_models(objects, tensors, known, against.base, pack_bytes // 4)
     bases = Bases(_base_models(tensors, opened, against.base), against)
@@ -517,7 +542,8 @@ def store_tensors(
         there = known_tensors(placements, alone=bases.stand_alone)
         writer = TensorWriter(uploads.emit, there, bases, pack_bytes, pool)
         entries = writer.store_all(tensors, progress)
-        return entries, writer.finish(), writer.report()
+        placement = writer.finish()
+        return StoredTensors(entries, placement, writer.report(), writer.plain())
 
 
 def _open_models(

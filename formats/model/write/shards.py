@@ -89,7 +89,7 @@ def store_shards(
     named = {shard_name(one): one for one in shards}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         readers = {name: one.reader for name, one in named.items()}
-        entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
+        entries, placement, *_ = store_tensors(objects, readers, pool, known, against, budget_bytes)
     stored = []
     for name, one in named.items():
         (whole,) = entries[name].pieces

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+import xxhash
 
 from tensorrepo.api.huggingface.upload_spool import write_pieces
 from tensorrepo.repo.errors import StorageError, TooLargeError
@@ -29,9 +30,10 @@ async def _sent(*pieces: bytes, error: Exception | None = None) -> AsyncIterator
 def test_what_came_is_there(tmp_path: Path, sizes: list[int]) -> None:
     pieces = [os.urandom(size) for size in sizes]
     with (tmp_path / "file").open("wb") as file:
-        found = asyncio.run(write_pieces(file.fileno(), _sent(*pieces), sum(sizes)))
+        hasher, size = asyncio.run(write_pieces(file.fileno(), _sent(*pieces), sum(sizes)))
     whole = b"".join(pieces)
-    assert found == (hashlib.sha256(whole).hexdigest(), len(whole))
+    assert (hasher.sha256, size) == (hashlib.sha256(whole).hexdigest(), len(whole))
+    assert hasher.checksum == xxhash.xxh3_128_digest(whole)
     assert (tmp_path / "file").read_bytes() == whole
 
 

@@ -76,7 +76,8 @@ def xorb() -> Xorb:
 def spooled(service: RunningService, content: bytes) -> list[Path]:
     """Files of the spool that have, or may become, these bytes."""
     name = hashlib.sha256(content).hexdigest()
-    return [path for path in service.service.spool.folder.rglob("*") if path.name.startswith(name)]
+    found = service.service.spool.folder.rglob(f"{name}*")
+    return [path for path in found if path.suffix != ".xxh3"]
 
 
 def test_a_file_is_made_of_chunks_and_committed(

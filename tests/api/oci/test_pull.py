@@ -229,7 +229,7 @@ def test_a_repository_of_a_team_has_models_too(service: RunningService) -> None:
         with tr.open(url, author="Ann <a@x>").transaction(message="a model") as tx:
             tx.save_model("deep/one", {"w": np.zeros(3, "f4")}, files={"config.json": b"{}"})
         found = client.get("/v2/team/nets/deep/one/manifests/latest").raise_for_status().json()
-    assert paths(found) == ["config.json"]
+    assert paths(found) == ["config.json", "model.safetensors"]
 
 
 # ------------------------------------------------------------------------------ blobs
@@ -294,6 +294,22 @@ def test_what_a_tag_named_before_is_still_found_by_digest(
     served.kept(repositories._memory).places.clear()
     assert client.get(f"/v2/ns/pinned/blobs/{digest(b'first')}").content == b"first"
     assert net, "it is there"
+
+
+def test_a_digest_that_somebody_was_told_is_found_after_any_number_of_commits(
+    client: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "LOOKED_AT", 0)
+    upload_files(client, "ns/long", {"a.txt": b"first"})
+    pinned = client.head("/v2/ns/long/manifests/main").headers["docker-content-digest"]
+    upload_files(client, "ns/long", {"a.txt": b"second"})
+    memory = service.service.directory.open("ns").kept(repositories._memory)
+    memory.places.clear()
+    manifest = client.get(f"/v2/ns/long/manifests/{pinned}").raise_for_status()
+    assert digest(manifest.content) == pinned
+    memory.places.clear()
+    assert client.get(f"/v2/ns/long/blobs/{digest(b'first')}").content == b"first"
+    assert codes(client.get(f"/v2/ns/long/manifests/{NOWHERE}")) == ["MANIFEST_UNKNOWN"]
 
 
 def test_equal_files_have_one_digest_in_all_commits(client: httpx.Client) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from ctypes.util import find_library
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.cli import mount as command
 from tensorrepo.filesystem.commit import files_of
 from tensorrepo.filesystem.mount import BLOCK_BYTES, BlockReader, MountedFiles, mounted_at
 from tests.support.processes.shell import Shell
@@ -120,6 +122,21 @@ def test_a_folder_whose_server_was_killed_is_mounted_again(full: Shell, mounted:
     os.kill(server_of(mounted), signal.SIGKILL)
     full("mount", "v1", str(mounted))
     assert (mounted / "files/notes.txt").read_text() == "line one\n"
+
+
+@needs_fuse
+def test_a_mount_that_nobody_saw_in_time_is_taken_away(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(place: Path) -> bool:
+        while not mounted_at(place):
+            time.sleep(0.01)
+        return False
+
+    monkeypatch.setattr(command, "mounted_at", look)
+    monkeypatch.setattr(command, "_START_SECONDS", 0.0)
+    assert "nothing was mounted" in full.run("mount", "v1", "unseen").stderr
+    assert not mounted_at(full.folder / "unseen")
 
 
 @needs_fuse

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.integrations.transformers import RepositoryCallback, _read
+from tests.support.architecture.sources import ROOT
 from tests.support.processes.killed import trained
 from tests.tensorrepo.integrations.conftest import prepared
 
@@ -42,6 +46,37 @@ def test_a_killed_training_goes_on_to_the_weights_of_one_that_was_not(tmp_path: 
 
     (saved,) = tmp_path.glob("whole/output-*/checkpoint-20")
     assert_restored(whole, saved, tmp_path / "again")
+
+
+@pytest.mark.soak  # processes that meet in gloo
+def test_of_two_ranks_one_commits_and_both_go_on(tmp_path: Path) -> None:
+    repository = prepared(tmp_path / "job")
+    assert train_ranks(tmp_path / "job", steps=4) == [0, 0]
+    assert train_ranks(tmp_path / "job", steps=6) == [0, 0]
+    checkpointer = repository.checkpointer("exp1")
+    assert checkpointer.steps() == [2, 4, 6]
+    # The first one read the folder when the other one had written its part.
+    for step in (2, 4, 6):
+        files = checkpointer.load(step)["files"]
+        assert {"rng_state_0.pth", "rng_state_1.pth"} <= files.keys()
+    run = repository.runs()["exp1"]
+    assert run.status == "finished"
+    assert run.points("loss").steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert not (tmp_path / "job/output-6/checkpoint-2").exists()
+
+
+def train_ranks(folder: Path, steps: int) -> list[int]:
+    """How a training of two ranks ended."""
+    module = "tests.tensorrepo.integrations.trainer_ranks"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module, folder, str(rank), "2", str(steps)],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"},
+        )
+        for rank in range(2)
+    ]
+    return [rank.wait(240) for rank in ranks]
 
 
 def assert_restored(repository: tr.Repository, saved: Path, target: Path) -> None:

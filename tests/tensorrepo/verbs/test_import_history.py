@@ -264,14 +264,28 @@ def test_an_import_whose_process_was_killed_goes_on_to_the_same_commits(
     assert other.import_history(project.folder).branches == made.branches
 
 
-def test_names_that_differ_in_case_alone_are_refused(
+def test_names_that_differ_in_case_alone_are_spelled_apart_as_long_as_they_do(
     repository: tr.Repository, project: GitProject
 ) -> None:
-    project.write("a.txt", "a")
     project.write("A.txt", "A")
+    project.write("Data/x", "X")
+    project.commit("One of each")
+    project.write("a.txt", "a")
+    project.write("data/x", "x")
     project.commit("Twins")
-    with pytest.raises(tr.InvalidInputError, match=r"commit .* of project: .*differ only in case"):
-        repository.import_history(project.folder)
+    project.git("rm", "-rq", "a.txt", "data")
+    project.git("commit", "-q", "-m", "No twins")
+    made = repository.import_history(project.folder)
+    assert paths(repository) == paths(repository, "main~2") == {"files/A.txt", "files/Data/x"}
+    assert {path: content(repository, path, "main~1") for path in paths(repository, "main~1")} == {
+        "files/_x41_.txt": b"A",
+        "files/a.txt": b"a",
+        "files/_x44_ata/x": b"X",
+        "files/data/x": b"x",
+    }
+    assert [note.partition(":")[0] for note in made.notes] == [
+        "names that differ only in case are spelled apart"
+    ]
 
 
 def test_branches_with_own_commits_are_not_touched(

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import xxhash
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import read_safetensors
+from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tests.support.builders.objects import MemoryObjects
@@ -105,6 +109,25 @@ def test_a_change_of_a_card_reads_no_tensor_and_stores_none(edited: Edited) -> N
     edited.check()
 
 
+def test_tensors_of_a_file_that_was_proved_are_read_once(tmp_path: Path) -> None:
+    """Those that are stored as they are; the file itself is what says that it is the same."""
+    bits = np.random.default_rng(0).integers(0, 256, (1 << 20,), np.uint8)
+    save_file({"noise": bits, "zeros": np.zeros_like(bits)}, tmp_path / "one.safetensors")
+    content = (tmp_path / "one.safetensors").read_bytes()
+    source = read_safetensors(tmp_path / "one.safetensors")
+    proof = {
+        "sha256": hashlib.sha256(content).digest(),
+        "checksum": xxhash.xxh3_128_digest(content),
+    }
+    source = replace(source, originals=tuple(replace(one, **proof) for one in source.originals))
+    objects = MemoryObjects()
+    written = edit_files(objects, None, FileEdit(weights={"one.safetensors": source}))
+    read = sum(stop - start for _, start, stop in objects.reads)
+    assert 0 < read < bits.nbytes
+    model = open_model(objects, written.entry)
+    assert b"".join(map(bytes, model.file_chunks("one.safetensors"))) == content
+
+
 def test_tensors_of_one_name_in_two_files_stay_apart(edited: Edited) -> None:
     edited.edit(one=tensors(0, "a"))
     edited.edit(two=tensors(1, "a"))
@@ -125,6 +148,19 @@ def test_a_copy_of_before_lies_beside_what_took_its_place(edited: Edited) -> Non
     edited.edit(one=tensors(1, "a"))
     edited.copy("one.safetensors", "old.safetensors", before)
     edited.check()
+
+
+def test_other_names_of_a_tensor_come_and_go_with_its_file(edited: Edited, tmp_path: Path) -> None:
+    weight = torch.arange(64.0)
+    torch.save({"head": weight, "embed": weight}, tmp_path / "tied.bin")
+    edited.expected["tied.bin"] = (tmp_path / "tied.bin").read_bytes()
+    edited.apply(FileEdit(weights={"tied.bin": read_torch(tmp_path / "tied.bin")}))
+    edited.files(card=b"# words")
+    edited.check()
+    assert (edited.held.keys(), edited.held.loose) == (("embed", "head"), ())
+    edited.remove("tied.bin")
+    edited.check()
+    assert edited.held.keys() == ()
 
 
 def test_metrics_of_weights_that_went_go_with_them(edited: Edited) -> None:
