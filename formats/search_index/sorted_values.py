@@ -16,7 +16,7 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
@@ -226,6 +226,11 @@ class SortedSegment:
         rows = min(self.block_rows, self.values - number * self.block_rows)
         return self._read(self.segment.files[number], rows, with_places=True)
 
+    def every_block(self) -> Iterator[KeyBlock]:
+        """All blocks, in the order of their keys."""
+        for number in range(len(self.segment.files) - 1):
+            yield self.block(number)
+
     def _read(self, file: IndexFile, rows: int, *, with_places: bool) -> KeyBlock:
         def load() -> tuple[KeyBlock, int]:
             content = b"".join(bytes(self.objects.get(each).payload) for each in file.parts)
@@ -256,9 +261,8 @@ class SortedSegment:
         block = np.searchsorted(fences.keys, wanted, side) - 1
         found = np.zeros(len(wanted), np.int64)
         numbers, first = np.unique(block, return_index=True)
-        for number, low, high in zip(
-            numbers.tolist(), first, [*first[1:], len(block)], strict=True
-        ):
+        stops = np.append(first[1:], len(block))[: len(first)]
+        for number, low, high in zip(numbers.tolist(), first, stops, strict=True):
             if number >= 0:
                 keys = self.block(number).keys
                 within = np.searchsorted(keys, wanted[low:high], side)
