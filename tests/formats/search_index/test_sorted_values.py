@@ -24,11 +24,12 @@ from tensorrepo.formats.search_index.sorted_values import (
     make_sorted_segment,
     sort_keys,
 )
-from tensorrepo.formats.search_index.stored_index import IndexFile
+from tensorrepo.formats.search_index.stored_index import IndexFile, open_index
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
+from tests.support.golden.others import DATASET, GOLDEN
 
 RUNS = plain_run(5, 1 << 10)
 
@@ -158,3 +159,20 @@ def test_columns_of_one_ordered_value_a_row_are_sortable() -> None:
     for kind in (Embedding("float32", 3), Image(), Scalar("complex64")):
         with pytest.raises(InvalidInputError, match="an index of kind 'btree' is of a number"):
             check_sortable(Column("x", kind))
+
+
+def test_the_golden_index_answers_as_the_specification_says() -> None:
+    objects = MemoryObjects()
+    objects.links[DATASET.digest] = DATASET
+    blocks = [(GOLDEN / f"value-index-{name}.bin").read_bytes() for name in ("0000", FENCES)]
+    parts = [objects.put(Kind.BLOB, each).digest for each in blocks]
+    payload = (GOLDEN / "value-index.bin").read_bytes()
+    link = objects.put(Kind.SEARCH_INDEX, payload, sorted({DATASET.digest, *parts}))
+    index = open_index(objects, link.digest)
+    keys = SortedSegment(objects, index.segments[0], LimitedCache(1 << 20))
+    assert (index.kind, keys.segment.method, keys.is_whole) == ("btree", "sorted_i16", True)
+    assert blocks == [
+        b"\xfe\xff\xfe\xff\1\0\7\0\x2c\1" + np.array([1, 4, 5, 3, 0], "<u4").tobytes(),
+        b"\xfe\xff",
+    ]
+    assert keys.places(*keys.positions([-2, 2], "left").tolist()).tolist() == [1, 4, 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +22,11 @@ from tensorrepo.datasets.indexed_rows import rows_by_index
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.schema.types import Scalar
 from tensorrepo.formats.search_index import indexed_values, sorted_values
+from tensorrepo.formats.search_index.stored_index import IndexFile, open_index, write_index
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.fsck import fsck
 
 ADA = "Ada <ada@example.org>"
 ROWS = 200
@@ -178,6 +183,35 @@ def test_streams_and_selections_ask_the_index(
     stream = indexed.stream(batch_size=50, columns=["i8"], sampling=tr.Sampling(where=where))
     assert sum(len(batch["i8"]) for batch in stream) == len(rows)
     assert len(asked) == 2
+
+
+def forged(repo: Any, change: Any) -> list[str]:
+    """What a deep fsck says of an index of five values one block of which was changed."""
+    make(repo, {"i8": (Scalar("int8"), [5, 6])}, rows=8)
+    with repo.transaction(message="forged") as tx:
+        objects = tx.core.objects
+        index = open_index(objects, tx.core.entry("indexes/d/i8.values").digest)
+        (segment,) = index.segments
+        block = bytearray(objects.get(segment.files[0].parts[0]).payload)
+        change(block)
+        part = objects.put(Kind.BLOB, bytes(block)).digest
+        files = (IndexFile("0000", len(block), (part,)), *segment.files[1:])
+        wrong = replace(index, segments=(replace(segment, files=files),))
+        tx.core.stage("indexes/d/i8.values", write_index(objects, wrong)[1])
+    return [each.problem for each in fsck(repo.context.core, ObjectTotals(), deep=True)]
+
+
+def test_a_deep_fsck_compares_values_with_pages() -> None:
+    assert not forged(tr.init(f"memory://{uuid4()}", author=ADA), lambda _block: None)
+    other_value = forged(
+        tr.init(f"memory://{uuid4()}", author=ADA), lambda block: block.__setitem__(0, 4)
+    )
+    assert ["the index says other values of column 'i8'" in each for each in other_value] == [True]
+    place_twice = forged(
+        tr.init(f"memory://{uuid4()}", author=ADA),
+        lambda block: block.__setitem__(slice(8, 12), block[12:16]),
+    )
+    assert ["in 1 row, such as row" in each for each in place_twice] == [True]
 
 
 def test_an_index_beside_one_of_words_has_a_path_of_its_own(tmp_path: Path) -> None:
