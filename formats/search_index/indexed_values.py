@@ -52,6 +52,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
 from tensorrepo.formats.search_index.sorted_values import Side, SortedSegment
 
+LEAST_ROWS: Final = 1 << 16  # of a dataset: fewer are scanned before an index has been opened
 MOST_SHARE: Final = 0.1  # of the rows, that an index is asked for: beyond, a scan takes less
 MOST_READ_SHARE: Final = 0.02  # likewise where pages are read of them
 MOST_VALUES: Final = 10_000  # of an `in`
@@ -74,31 +75,49 @@ def rows_by_indexes(
         index_of: gives the index of sorted values of a column, by its name; None: there is none.
         most: rows that the caller takes at most; None: all.
     """
-    found = _Planning(dataset, index_of).of(expression_tree(expression))
+    found = _plan(dataset, expression, index_of)
     if found is None:
         return None
-    unknown = np.zeros(0, np.int64)
-    for opened in found.indexes:
-        unknown = np.union1d(unknown, opened.known.unknown)
+    unknown = found.unknown
     read = len(unknown) + (0 if found.is_exact else found.count)
     share = MOST_SHARE * dataset.root.rows
     if most is not None:
         share = min(share, max(most, SCAN_ROWS))
     if read > MOST_READ_SHARE * dataset.root.rows or found.count > share:
         return None
-    rows, live = found.rows(), live_rows(dataset)
-    unknown = unknown[live.live(unknown) >= 0]
-    rows = rows[live.live(rows) >= 0]
-    if found.is_exact:
-        return (
-            rows
-            if not len(unknown)
-            else np.union1d(
-                np.setdiff1d(rows, unknown, assume_unique=True),
-                _fulfilling(dataset, expression, unknown),
-            )
-        )
-    return _fulfilling(dataset, expression, np.union1d(rows, unknown))
+    rows, unknown = (_live(dataset, each) for each in (found.rows(), unknown))
+    if not found.is_exact:
+        return _fulfilling(dataset, expression, np.union1d(rows, unknown))
+    if not len(unknown):
+        return rows
+    rows = np.setdiff1d(rows, unknown, assume_unique=True)
+    return np.union1d(rows, _fulfilling(dataset, expression, unknown))
+
+
+def candidates_by_indexes(
+    dataset: StoredDataset, expression: pc.Expression, index_of: FindIndex
+) -> Ints | None:
+    """Physical rows outside of which a condition is true for none; None where a scan has to look.
+
+    As for `rows_by_indexes`. Whoever asks reads the pages of these rows, and may compare columns in
+    another form, as SQL does names of classes.
+    """
+    found = _plan(dataset, expression, index_of)
+    if found is None or found.count + len(found.unknown) > MOST_READ_SHARE * dataset.root.rows:
+        return None
+    return _live(dataset, np.union1d(found.rows(), found.unknown))
+
+
+def _plan(
+    dataset: StoredDataset, expression: pc.Expression, index_of: FindIndex
+) -> IndexPlan | None:
+    if dataset.root.rows < LEAST_ROWS:
+        return None
+    return _Planning(dataset, index_of).of(expression_tree(expression))
+
+
+def _live(dataset: StoredDataset, rows: Ints) -> Ints:
+    return rows[live_rows(dataset).live(rows) >= 0]
 
 
 def _fulfilling(dataset: StoredDataset, expression: pc.Expression, rows: Ints) -> Ints:
@@ -122,8 +141,25 @@ def _fulfilling(dataset: StoredDataset, expression: pc.Expression, rows: Ints) -
 # ------------------------------------------------------------------------------ plans
 
 
+class _Plan:
+    """What all plans have."""
+
+    __slots__ = ()
+
+    @property
+    def indexes(self) -> tuple[OpenedIndex, ...]:
+        """The indexes that are asked."""
+        raise NotImplementedError
+
+    @property
+    def unknown(self) -> Ints:
+        """Physical rows that one of the indexes does not know, ascending."""
+        every = [each.known.unknown for each in self.indexes]
+        return np.unique(np.concatenate(every))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Intervals:
+class Intervals(_Plan):
     """Positions of keys of one index for which a comparison may be true.
 
     Attributes:
@@ -171,7 +207,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AllOf:
+class AllOf(_Plan):
     """Rows of which all parts may be true; `parts` begin with the most selective."""
 
     parts: tuple[IndexPlan, ...]
@@ -194,7 +230,7 @@ class AllOf:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AnyOf:
+class AnyOf(_Plan):
     """Rows of which some part may be true."""
 
     parts: tuple[IndexPlan, ...]
@@ -236,9 +272,10 @@ class _Planning:
                 return AnyOf(known) if len(known) == len(parts) else None
             case ArrowCall("if_else", (ArrowCall("is_null", (tested,)), Literal(value), inner)):
                 # What `in` is to SQL: of null it is not known.
-                is_in = isinstance(inner, ArrowCall) and inner.function == "is_in"
-                same = is_in and inner.arguments == (tested,) and not value.is_valid
-                return self.of(inner) if same else None
+                if not isinstance(inner, ArrowCall) or value.is_valid:
+                    return None
+                is_same = inner.function == "is_in" and inner.arguments == (tested,)
+                return self.of(inner) if is_same else None
         return self._term(node)
 
     def _all(self, nodes: list[ExpressionNode]) -> IndexPlan | None:
@@ -388,7 +425,7 @@ def _narrowed_by(parts: list[IndexPlan], part: Intervals) -> list[IndexPlan]:
     for at, each in enumerate(parts):
         if isinstance(each, Intervals) and each.opened is part.opened:
             both = each.within(part)
-            return parts if both is None else [*parts[:at], both, *parts[at + 1 :]]
+            return [*parts, part] if both is None else [*parts[:at], both, *parts[at + 1 :]]
     return [*parts, part]
 
 

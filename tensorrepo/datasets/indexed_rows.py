@@ -1,12 +1,13 @@
 """Rows of a dataset by the indexes of its values: where a condition asks for few of many rows.
 
-Reads ask them by themselves: `find`, selections, views and streams. Whatever changes or checks rows
-does not: an index that leaves out a row may spoil an answer, and never data.
+Reads ask them by themselves: `find`, selections, views and streams here, SQL by
+`verbs.indexes.candidate_rows`. Whatever changes or checks rows does not: an index that leaves out a
+row may spoil an answer, and never data.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from tensorrepo.context import Context
 from tensorrepo.formats.common import compute as pc
@@ -21,8 +22,6 @@ from tensorrepo.formats.search_index.indexed_values import rows_by_indexes
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
 from tensorrepo.repo.ids import Digest
 from tensorrepo.verbs.indexes import value_index_beside
-
-LEAST_ROWS: Final = 1 << 16  # of a dataset: fewer are scanned before an index has been opened
 
 
 class VersionRows(Protocol):
@@ -56,8 +55,6 @@ def rows_by_index(asked: AskedRows, where: Where, most: int | None = None) -> In
         most: rows that the caller takes at most; None: all.
     """
     whole = asked.whole
-    if whole.stored.rows < LEAST_ROWS:
-        return None
     expression = _expression(where, asked.stored.schema)
     if expression is None:
         return None

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tensorrepo.connect import Machine, cache_limit
 from tensorrepo.context import Context
+from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.search_index.build import IndexReport, build_index
+from tensorrepo.formats.search_index.indexed_values import candidates_by_indexes
 from tensorrepo.formats.search_index.kinds import (
     BTREE,
     Family,
@@ -27,6 +31,7 @@ from tensorrepo.formats.search_index.opened_index import IndexedVersion, OpenedI
 from tensorrepo.formats.search_index.paths import VALUES, index_folder
 from tensorrepo.formats.search_index.segment_files import IndexFolders
 from tensorrepo.formats.search_index.stored_index import open_index, write_index
+from tensorrepo.query.sql.repository_tables import Used
 from tensorrepo.repo.errors import NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest
@@ -169,6 +174,14 @@ def value_index_beside(
     indexes = _opened(context.machine.cache_folder / _FOLDER, 0)
     tree = read_commit(context.core.objects, commit).tree
     return _beside(context, indexes, tree, path, whole, name, "values").opened
+
+
+def candidate_rows(
+    context: Context, used: Used, asked: StoredDataset, where: pc.Expression
+) -> Ints | None:
+    """Rows of a table of SQL for which a condition may be true: see `candidates_by_indexes`."""
+    find = partial(value_index_beside, context, used.commit, used.path, used.stored)
+    return candidates_by_indexes(asked, where, find)
 
 
 def _beside(

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 )
 
 import tensorrepo as tr
-from tensorrepo.datasets import indexed_rows
 from tensorrepo.formats.search_index import indexed_nearest, indexed_values, sorted_values
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.verbs.fsck import fsck
@@ -209,7 +208,7 @@ def test_search_by_an_index_never_answers_with_what_was(monkeypatch: pytest.Monk
 
 
 def test_an_index_of_values_never_leaves_out_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed_rows, "LEAST_ROWS", 0)
+    monkeypatch.setattr(indexed_values, "LEAST_ROWS", 0)
     monkeypatch.setattr(indexed_values, "MOST_SHARE", 1e9)
     monkeypatch.setattr(indexed_values, "MOST_READ_SHARE", 1e9)
     monkeypatch.setattr(sorted_values, "BLOCK_ROWS", 4)

@@ -53,7 +53,7 @@ COMPARED = [operator.eq, operator.lt, operator.le, operator.gt, operator.ge, ope
 @pytest.fixture(scope="module", autouse=True)
 def _small_data_is_looked_up() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed_rows, "LEAST_ROWS", 0)
+        patch.setattr(indexed_values, "LEAST_ROWS", 0)
         patch.setattr(indexed_values, "MOST_SHARE", 10)
         patch.setattr(indexed_values, "MOST_READ_SHARE", 10)
         patch.setattr(sorted_values, "BLOCK_ROWS", 16)
@@ -75,10 +75,15 @@ def make(repo: Any, columns: dict[str, tuple[Any, list[Any]]], rows: int = ROWS)
 
 
 @pytest.fixture(scope="module")
-def indexed() -> Any:
+def repository() -> Any:
     repo = tr.init(f"memory://{uuid4()}", author=ADA)
     make(repo, COLUMNS)
-    return repo.dataset("d")
+    return repo
+
+
+@pytest.fixture(scope="module")
+def indexed(repository: Any) -> Any:
+    return repository.dataset("d")
 
 
 def _term(name: str) -> st.SearchStrategy[Any]:
@@ -161,10 +166,20 @@ def test_no_page_is_read_for_what_indexes_answer(
         indexed.find((tr.col("text") == "x" * 40) & (tr.col("i8") != 3))
 
 
+def test_too_many_intervals_are_not_intersected(
+    indexed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tr.col("i8").isin([0, 1, 127]) & tr.col("i8").isin([-1, 1]) & (tr.col("i8") < 99)
+    expected = indexed.find(where, exact=True).tolist()
+    assert indexed.find(where).tolist() == expected
+    monkeypatch.setattr(indexed_values, "_MOST_PAIRS", 1)
+    assert indexed.find(where).tolist() == expected
+
+
 def test_many_rows_are_scanned(indexed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexed_values, "MOST_SHARE", 0.1)
     assert rows_by_index(indexed, tr.col("i8") >= -127) is None
-    monkeypatch.setattr(indexed_rows, "LEAST_ROWS", 1000)
+    monkeypatch.setattr(indexed_values, "LEAST_ROWS", 1000)
     assert rows_by_index(indexed, tr.col("i8") == 99) is None
 
 
@@ -183,6 +198,28 @@ def test_streams_and_selections_ask_the_index(
     stream = indexed.stream(batch_size=50, columns=["i8"], sampling=tr.Sampling(where=where))
     assert sum(len(batch["i8"]) for batch in stream) == len(rows)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "i8 = 1 AND word = 'ab'",
+        "label = 'eel' AND i8 >= 1",
+        "label_number = 1 AND i8 = 1",
+        "price < 0.5 AND day > '2024-01-02'",
+        "at = '2024-01-01 00:00:01+00' AND i8 IN (1, 127)",
+        "text LIKE 'x%' AND f64 <= 0.1",
+        "i8 = 1 AND row_number < 100",
+    ],
+)
+def test_sql_reads_the_rows_that_an_index_proposes(repository: Any, where: str) -> None:
+    query = f"SELECT row_number, i8, word FROM d WHERE {where} ORDER BY row_number"
+    found = repository.sql(query)
+    rows = found.arrow().to_pylist()
+    assert 0 < len(rows) <= found.scanned.rows < ROWS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexed_values, "LEAST_ROWS", 1000)
+        assert repository.sql(query).arrow().to_pylist() == rows
 
 
 def forged(repo: Any, change: Any) -> list[str]:
