@@ -50,7 +50,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     named_columns,
 )
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
-from tensorrepo.formats.search_index.sorted_values import Side, SortedSegment
+from tensorrepo.formats.search_index.sorted_values import KeySide, SortedSegment
 
 LEAST_ROWS: Final = 1 << 16  # of a dataset: fewer are scanned before an index has been opened
 MOST_SHARE: Final = 0.1  # of the rows, that an index is asked for: beyond, a scan takes less
@@ -110,7 +110,7 @@ def candidates_by_indexes(
 
 def _plan(
     dataset: StoredDataset, expression: pc.Expression, index_of: FindIndex
-) -> IndexPlan | None:
+) -> ConditionPlan | None:
     if dataset.root.rows < LEAST_ROWS:
         return None
     return _Planning(dataset, index_of).of(expression_tree(expression))
@@ -210,7 +210,7 @@ class Intervals(_Plan):
 class AllOf(_Plan):
     """Rows of which all parts may be true; `parts` begin with the most selective."""
 
-    parts: tuple[IndexPlan, ...]
+    parts: tuple[ConditionPlan, ...]
     is_exact: bool
 
     @property
@@ -233,7 +233,7 @@ class AllOf(_Plan):
 class AnyOf(_Plan):
     """Rows of which some part may be true."""
 
-    parts: tuple[IndexPlan, ...]
+    parts: tuple[ConditionPlan, ...]
 
     @property
     def indexes(self) -> tuple[OpenedIndex, ...]:
@@ -252,7 +252,7 @@ class AnyOf(_Plan):
         return np.unique(np.concatenate([part.rows() for part in self.parts]))
 
 
-IndexPlan: TypeAlias = Intervals | AllOf | AnyOf
+ConditionPlan: TypeAlias = Intervals | AllOf | AnyOf
 
 
 class _Planning:
@@ -262,7 +262,7 @@ class _Planning:
         self._dataset = dataset
         self._index_of = functools.cache(index_of)
 
-    def of(self, node: ExpressionNode) -> IndexPlan | None:
+    def of(self, node: ExpressionNode) -> ConditionPlan | None:
         match node:
             case ArrowCall("and_kleene"):
                 return self._all([*_joined(node, "and_kleene")])
@@ -278,8 +278,8 @@ class _Planning:
                 return self.of(inner) if is_same else None
         return self._term(node)
 
-    def _all(self, nodes: list[ExpressionNode]) -> IndexPlan | None:
-        parts: list[IndexPlan] = []
+    def _all(self, nodes: list[ExpressionNode]) -> ConditionPlan | None:
+        parts: list[ConditionPlan] = []
         is_exact = True
         for node in nodes:
             part = self.of(node)
@@ -365,7 +365,7 @@ class _Planning:
 
 # Of a comparison with a value: on which side of keys that equal it the first one lies for which it
 # is true, and where the last one ends; None: there is no such bound.
-_SIDES: Final[dict[str, tuple[Side | None, Side | None]]] = {
+_SIDES: Final[dict[str, tuple[KeySide | None, KeySide | None]]] = {
     "equal": ("left", "right"),
     "less": (None, "left"),
     "less_equal": (None, "right"),
@@ -379,9 +379,9 @@ class _KeyRanges:
     """Ranges of values, ascending: the first and the last of each, and the sides of equal ones."""
 
     low: list[Any] | None
-    low_side: Side | None
+    low_side: KeySide | None
     high: list[Any] | None
-    high_side: Side | None
+    high_side: KeySide | None
     is_prefix: bool = False
 
     def of(self, keys: SortedSegment) -> tuple[Ints, bool]:
@@ -420,7 +420,7 @@ def _intervals(opened: OpenedIndex, ranges: _KeyRanges, *, is_exact: bool = True
     return Intervals(opened, spans, is_exact)
 
 
-def _narrowed_by(parts: list[IndexPlan], part: Intervals) -> list[IndexPlan]:
+def _narrowed_by(parts: list[ConditionPlan], part: Intervals) -> list[ConditionPlan]:
     """`parts` and one more, intersected with that of the same index."""
     for at, each in enumerate(parts):
         if isinstance(each, Intervals) and each.opened is part.opened:

@@ -34,7 +34,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 
-Side: TypeAlias = Literal["left", "right"]
+KeySide: TypeAlias = Literal["left", "right"]
 
 BLOCK_ROWS: Final = 1 << 14  # of a block; more where a segment would have too many of them
 MOST_BLOCKS: Final = 1000
@@ -251,7 +251,7 @@ class SortedSegment:
 
         return self.blocks.get_or_load((self.segment.name, file.name), load)
 
-    def positions(self, values: Sequence[Any], side: Side) -> Ints:
+    def positions(self, values: Sequence[Any], side: KeySide) -> Ints:
         """How many keys are smaller than each value; with "right" smaller or equal.
 
         `values` ascend: numbers, or bytes, as keys are.
