@@ -80,7 +80,10 @@ def _wrong_rows(
         first += len(some)
         found = sort_keys(batch[column.name])
         differs = found.present != is_there[at]
-        differs[found.present] |= found.keys != values[at[found.present]]
+        if (found.keys.dtype.kind == "S") == (values.dtype.kind == "S"):
+            differs[found.present] |= found.keys != values[at[found.present]]
+        else:
+            differs |= found.present
         if keys is not None and keys.is_whole and not found.is_whole:
             differs[found.present] = True
         wrong.append(some[differs])

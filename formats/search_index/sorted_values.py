@@ -197,6 +197,7 @@ class SortedSegment:
         names = [*(f"{at:04d}" for at in range(len(files) - 1)), FENCES]
         is_right = 0 < self.values <= self.segment.rows and self.block_rows > 0
         blocks = -(-self.values // max(1, self.block_rows))
+        is_right &= all(len(file.parts) == 1 for file in files)  # so that a block is bounded
         if not is_right or len(names) != blocks + 1 or [file.name for file in files] != names:
             raise CorruptError("a segment of sorted values: its parts contradict each other")
 
@@ -233,7 +234,7 @@ class SortedSegment:
 
     def _read(self, file: IndexFile, rows: int, *, with_places: bool) -> KeyBlock:
         def load() -> tuple[KeyBlock, int]:
-            content = b"".join(bytes(self.objects.get(each).payload) for each in file.parts)
+            content = bytes(self.objects.get(file.parts[0]).payload)
             width = self.key_dtype.itemsize
             if len(content) != rows * (width + with_places * _PLACE.itemsize):
                 raise CorruptError(
@@ -274,6 +275,11 @@ class SortedSegment:
         or large.
         """
         kind = self.key_dtype.kind
+        if any(isinstance(each, bytes) != (kind == "S") for each in values):
+            raise CorruptError(
+                f"a segment of sorted values says it is {self.segment.method!r}, not of the type of "
+                "its column"
+            )
         if kind in "iu" and all(isinstance(each, int) for each in values):
             limits = np.iinfo(self.key_dtype)
             beyond = [(each > limits.max) - (each < limits.min) for each in values]

@@ -153,6 +153,12 @@ def test_keys_of_an_unknown_kind_are_refused(method: str) -> None:
         SortedSegment(objects, replace(segment, method=method), LimitedCache(1)).block(0)
 
 
+def test_keys_of_another_type_than_the_column_are_refused() -> None:
+    for values, wanted in ((fixed(range(8)), b"a"), (texts([b"a"]), 3)):
+        with pytest.raises(CorruptError, match="not of the type of its column"):
+            opened(values).positions([wanted], "left")
+
+
 def test_columns_of_one_ordered_value_a_row_are_sortable() -> None:
     for kind in (Scalar("uint8"), Scalar("bfloat16"), Text(), Bytes()):
         check_sortable(Column("x", kind))

@@ -207,7 +207,7 @@ def test_streams_and_selections_ask_the_index(
         "label = 'eel' AND i8 >= 1",
         "label_number = 1 AND i8 = 1",
         "price < 0.5 AND day > '2024-01-02'",
-        "at = '2024-01-01 00:00:01+00' AND i8 IN (1, 127)",
+        "\"at\" = '2024-01-01 00:00:01+00' AND i8 IN (1, 127)",
         "text LIKE 'x%' AND f64 <= 0.1",
         "i8 = 1 AND row_number < 100",
     ],
