@@ -277,7 +277,7 @@ class SortedSegment:
         kind = self.key_dtype.kind
         if any(isinstance(each, bytes) != (kind == "S") for each in values):
             raise CorruptError(
-                f"a segment of sorted values says it is {self.segment.method!r}, not of the type of "
+                f"a segment of sorted values is {self.segment.method!r}, not of the type of "
                 "its column"
             )
         if kind in "iu" and all(isinstance(each, int) for each in values):
