@@ -1,4 +1,4 @@
-"""Conditions answered by indexes of sorted values: which rows is a condition true of?
+"""Conditions answered by indexes of sorted values: lookup of the rows for which one is true.
 
 Comparisons of a column with a value, `in` and beginnings of text become intervals of sorted keys.
 Those of one column are intersected, so that ``price >= 3 and price < 4`` is one; the most
