@@ -92,7 +92,7 @@ bench-all: $(VENV)/.dev .bench/.made ## measure everything anew into benchmarks/
 
 bench-env: .bench/.made ## make .bench with what benchmarks compare with: BENCH_ARGS="--peers .bench/bin/python"
 
-# The same tests and more: 500 examples instead of 25, every seed, crash point and byte instead of a
+# The same tests and more: 500 examples instead of 10, every seed, crash point and byte instead of a
 # sample, packages that are built, whole trainings. Takes hours.
 soak: $(VENV)/.dev ## every test, in the profile soak: many examples, all cases, big ingests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile soak --timeout 7200 $(PYTEST_ARGS)

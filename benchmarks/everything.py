@@ -7,7 +7,8 @@
 What a case printed is a line of `results/figures/BENCHMARK.jsonl`, which takes the place of the
 case's older one as soon as it is there. A case is left out when its line is of this commit and of
 the same options; so a run that was stopped goes on when the command is given again, and what failed
-or lacked a peer is tried again. In the end `tables.py` makes a table and a picture of all lines.
+or lacked a peer is tried again; its older figure stays meanwhile. In the end `tables.py` makes
+tables and a picture of all lines. `case` may name its benchmark, too: ``codecs:rows``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +40,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds that a case may take")
     asked = parser.parse_args()
     FIGURES.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed: list[str] = []
+    known: set[str] = set()
     for bench, case in every_case(failed):
-        if asked.cases and case not in asked.cases:
+        known |= {case, f"{bench}:{case}"}
+        if asked.cases and not {case, f"{bench}:{case}"} & {*asked.cases}:
             continue
         if is_done(stored(bench).get(case), asked, code_version()):
             print(f"{bench} {case}: there already", flush=True)
@@ -48,9 +53,11 @@ def main() -> int:
         line = measured(bench, case, asked)
         keep(bench, case, line)
         if "failed" in line:
-            failed.append(case)
+            failed.append(f"{bench}:{case}")
         print(f"{bench} {case}: {json.dumps(line)}", flush=True)
     tables.main()
+    if unknown := {*asked.cases} - known:
+        failed += sorted(f"{case}, which there is not" for case in unknown)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -67,9 +74,14 @@ def every_case(failed: list[str]) -> Iterator[tuple[str, str]]:
         yield from ((script.stem.removeprefix("bench_"), name) for name in done.stdout.split())
 
 
+def is_figure(line: Mapping[str, Any]) -> bool:
+    """Whether the case was measured: it neither failed nor lacked what it compares with."""
+    return "failed" not in line and "skipped" not in line
+
+
 def is_done(line: Mapping[str, Any] | None, asked: argparse.Namespace, version: str) -> bool:
     """Whether a stored line is what would be measured now."""
-    if line is None or "failed" in line or "skipped" in line or version.endswith("+"):
+    if line is None or not is_figure(line) or version.endswith("+"):
         return False
     settings = {"rounds": asked.rounds, "scale": asked.scale}
     return line["commit"] == version and line["settings"] == settings
@@ -83,14 +95,7 @@ def measured(bench: str, case: str, asked: argparse.Namespace) -> dict[str, Any]
         words += [] if value is None else [f"--{name}", str(value)]
     told: dict[str, Any] = {"case": case}
     try:
-        done = subprocess.run(
-            [sys.executable, *words],
-            check=False,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=asked.limit,
-        )
+        done = _run([sys.executable, *words], asked.limit)
     except subprocess.TimeoutExpired:
         told |= {"failed": f"took longer than {asked.limit:g} s", "commit": code_version()}
     else:
@@ -100,6 +105,25 @@ def measured(bench: str, case: str, asked: argparse.Namespace) -> dict[str, Any]
             told = json.loads(done.stdout.splitlines()[-1])
     settings = {"rounds": asked.rounds, "scale": asked.scale}
     return told | {"settings": settings, "command": " ".join(["python", *_shown(words)])}
+
+
+def _run(command: list[str], limit_seconds: float) -> subprocess.CompletedProcess[str]:
+    """A case in a session of its own: servers and peers that it started end with it."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        shown, said = process.communicate(timeout=limit_seconds)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, shown, said)
 
 
 def _shown(words: list[str]) -> list[str]:
@@ -115,9 +139,9 @@ def stored(bench: str) -> dict[str, dict[str, Any]]:
 
 
 def keep(bench: str, case: str, line: dict[str, Any]) -> None:
-    """Put a line in the place of the case's older one. A failure replaces no figure."""
+    """Put a line in the place of the case's older one. What is none replaces no figure."""
     lines = stored(bench)
-    if "failed" in line and "failed" not in lines.get(case, {"failed": ""}):
+    if not is_figure(line) and case in lines and is_figure(lines[case]):
         return
     lines[case] = line
     path = FIGURES / f"{bench}.jsonl"

@@ -1,10 +1,11 @@
-"""A table and a picture of stored figures: ours beside the peers', with date, machine and commit.
+"""Tables and a picture of stored figures: ours beside the peers', with date, machine and commit.
 
     python benchmarks/tables.py
 
-Reads `results/figures/*.jsonl`, which `everything.py` keeps, and writes `results/figures.md` and
-`results/figures.svg`. A case has sides where its line has "ours_UNIT" beside other keys of that
-unit, or a mapping with "ours" in it; times are better when small, rates when large.
+Reads `results/figures/*.jsonl`, which `everything.py` keeps, and writes `results/figures.md`,
+`results/figures.svg` and the table of README.
+A case has sides where its line has "ours_UNIT" beside other keys of that unit, or a mapping with
+"ours" in it; times are better when small, rates when large.
 """
 
 from __future__ import annotations
@@ -26,6 +27,32 @@ ABOUT = {
 }  # fmt: skip
 NO_PEERS = {"presented", "open", "cold", "first", "p50", "p99", "wall", "cpu"}  # ours, too
 MOST_SHOWN = 12  # figures of a case without sides
+README = FIGURES.parents[2] / "README.md"
+BEGIN, END = "<!-- figures: python benchmarks/tables.py -->", "<!-- end of figures -->"
+# What README's table says of a case, and names of its peers; others are called by their keys.
+IN_README = {
+    "rows_3k": "shuffled rows of 3 KiB into torch, from disk",
+    "loaders": "the same",
+    "images": "JPEGs decoded into shuffled batches",
+    "take_3k": "1,024 random rows of 3 KiB",
+    "ingest_array": "1 GB of rows stored",
+    "write_rows": "614 MB of rows stored, durable",
+    "ingest_jpeg": "20,000 JPEGs of 20 KB stored",
+}
+PEERS = {
+    "copy": "a copy with `fsync`",
+    "huggingface": "Hugging Face datasets",
+    "lance": "Lance",
+    "index": "torch's `memory[index]`",
+    "limit": "decoding alone, on all cores",
+    "litdata": "LitData",
+    "litdata_synced": "LitData, synced",
+    "mosaic": "Mosaic",
+    "mosaic_synced": "Mosaic, synced",
+    "select": "torch's `index_select`",
+    "torch": "torch's `DataLoader`",
+    "webdataset": "WebDataset",
+}
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 860, 230, 190, 60, 16, 8
 FONT = 'font-family="sans-serif" font-size="12"'
 AHEAD, BEHIND, INK, LINE = "#1e8449", "#c0392b", "#222222", "#999999"
@@ -51,14 +78,21 @@ class Sides:
     @property
     def lead(self) -> float:
         """How many times as fast ours is as the best peer."""
-        ours, best = self.values[OURS], self.values[self.best]
-        return best / ours if self.is_time else ours / best
+        return self.leads[self.best]
+
+    @property
+    def leads(self) -> dict[str, float]:
+        """How many times as fast ours is as each peer."""
+        ours = self.values[OURS]
+        peers = {name: value for name, value in self.values.items() if name != OURS}
+        return {name: each / ours if self.is_time else ours / each for name, each in peers.items()}
 
 
 def main() -> None:
     lines = list(stored())
     (FIGURES.parent / "figures.md").write_text(table(lines))
     (FIGURES.parent / "figures.svg").write_text(picture(lines))
+    README.write_text(with_table(README.read_text(), lines))
 
 
 def stored() -> Iterator[dict[str, Any]]:
@@ -80,7 +114,11 @@ def sides_of(line: Mapping[str, Any]) -> Sides | None:
             for name, value in line.items()
             if (name == unit or name.endswith(f"_{unit}")) and _is_number(value)
         }
-        numbers = {name: value for name, value in numbers.items() if name not in NO_PEERS}
+        numbers = {
+            name: value
+            for name, value in numbers.items()
+            if name not in NO_PEERS and not name.startswith("cpu_")
+        }
         if OURS in numbers and len(numbers) > 1:
             return Sides(unit, numbers)
     return None
@@ -164,6 +202,46 @@ def _number(value: Any) -> str:
 
 def _unit(unit: str) -> str:
     return unit.replace("_per_s", "/s").replace("gb", "GB").replace("mb", "MB")
+
+
+def with_table(text: str, lines: list[dict[str, Any]]) -> str:
+    """README with what stands between its marks made anew of one run.
+
+    As it was, where not all of its cases were measured at one commit.
+    """
+    shown = {line["case"]: line for line in lines if line["case"] in IN_README}
+    sides = {case: found for case in shown if (found := sides_of(shown[case])) is not None}
+    commits = {_of(line, "commit") for line in shown.values()}
+    if sides.keys() != IN_README.keys() or len(commits) > 1 or BEGIN not in text:
+        return text
+    days = sorted({_of(line, "date") for line in shown.values()})
+    one = next(iter(shown.values()))
+    head = [
+        (
+            f"Measured {' to '.join(days[:1] + days[1:][-1:])} at commit {commits.pop()}, on "
+            f"{_of(one, 'processor')}, {_of(one, 'cores')} cores, {_of(one, 'memory_gib')} GiB, "
+            f"Python {_of(one, 'python')}:"
+        ),
+        "",
+        "| what | ours | times as fast as | load |",
+        "|---|---|---|---|",
+    ]
+    rows = [
+        f"| {what} | {_number(sides[case].values[OURS])} {_unit(sides[case].unit)} | "
+        f"{_leads(sides[case])} | {_of(shown[case], 'load')} |"
+        for case, what in IN_README.items()
+    ]
+    before, _, rest = text.partition(BEGIN)
+    return "\n".join([before + BEGIN, *head, *rows, END + rest.partition(END)[2]])
+
+
+def _leads(sides: Sides) -> str:
+    """The best of each peer, whatever the number of its workers: the smallest lead first."""
+    least: dict[str, float] = {}
+    for name, lead in sorted(sides.leads.items(), key=lambda each: each[1]):
+        least.setdefault(PEERS.get(name, PEERS.get(name.rstrip("0123456789_"), name)), lead)
+    return ", ".join(f"{peer} {lead:.1f}" if lead >= 2 else f"{peer} {lead:.2f}"
+                     for peer, lead in least.items())  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ a picture

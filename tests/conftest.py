@@ -1,6 +1,6 @@
 """What holds for every test: no clock decides, and nobody's home or credentials are touched.
 
-Hypothesis profiles: `dev` (25 examples; what `make test` runs) and `soak` (500, and every case that
+Hypothesis profiles: `dev` (10 examples; what `make test` runs) and `soak` (500, and every case that
 `tests.support.effort` samples in `dev`); ``pytest --hypothesis-profile soak`` chooses.
 """
 
@@ -96,22 +96,28 @@ def log_in(request: pytest.FixtureRequest, _log_urls: Callable[[str], str]) -> I
 
 
 class Slowest:
-    """Writes what took longest, fixtures included: 50 tests, and 50 files of tests."""
+    """Writes what took longest, fixtures included: 50 tests, all files of tests, and all rooms."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seconds: Counter[str] = Counter()
+        self.cases: Counter[str] = Counter()  # of each file and room
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration  # type: ignore[assignment]  # a float
 
     def pytest_sessionfinish(self) -> None:
-        files: Counter[str] = Counter()
+        files, rooms = Counter[str](), Counter[str]()
         for test, seconds in self.seconds.items():
-            files[test.partition("::")[0]] += seconds
-        slowest = [*self.seconds.most_common(50), *files.most_common(50)]
+            file = test.partition("::")[0]
+            room = "/".join(file.split("/")[:2]) + "/"
+            files[file] += seconds  # type: ignore[assignment]  # a float
+            rooms[room] += seconds  # type: ignore[assignment]
+            self.cases.update([file, room])
+        slowest = [*self.seconds.most_common(50), *files.most_common(), *rooms.most_common()]
+        lines = (f"{spent:8.2f} {self.cases[name] or 1:6} {name}\n" for name, spent in slowest)
         self.path.parent.mkdir(exist_ok=True)
-        self.path.write_text("".join(f"{seconds:8.2f} {name}\n" for name, seconds in slowest))
+        self.path.write_text("".join(lines))
 
 
 def pytest_collection_finish() -> None:

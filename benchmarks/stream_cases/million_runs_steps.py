@@ -1,6 +1,8 @@
 """Streams some batches in a process of its own: a line of JSON, see `million_runs_memory`.
 
-python million_runs_steps.py REPOSITORY DATASET grouped|whole
+python million_runs_steps.py REPOSITORY DATASET grouped|view|whole
+
+A view is of every second row.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of, spans
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.options import Loading, StreamOptions, StreamSetup
+from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -26,13 +32,15 @@ BATCH, STEPS, WINDOW_BYTES = 256, 400, 1 << 20
 def measured(place: str, name: str, how: str) -> dict[str, float]:
     """Seconds to the first batch, seconds of all of them, and what the peak grew by."""
     dataset = tensorrepo.open(place).dataset(name).stored
-    sizes = {"batch_size": BATCH, "window_bytes": WINDOW_BYTES}
+    sizes: dict[str, Any] = {"batch_size": BATCH, "window_bytes": WINDOW_BYTES}
     before = _peak_bytes(anew=True)
     begun = time.perf_counter()
-    eager = partial(whole_plan, dataset, sizes)
+    eager = partial(whole_plan, dataset, dict(sizes))
     plan: StreamPlan | None = None
-    if how == "grouped":
-        plan = plan_groups(dataset, ("x",), eager, **sizes, most_runs=0, least_bytes=0)
+    if how != "whole":
+        choose = partial(every_second, dataset.rows) if how == "view" else lambda: None
+        sizes |= {"most_runs": 0, "least_bytes": 0}
+        plan = plan_groups(dataset, ("x",), eager, choose=choose, **sizes)
     batches = iter(stream_of(dataset, plan or eager()))
     assert next(batches)["x"].shape == (BATCH, 64)
     first = time.perf_counter()
@@ -45,6 +53,10 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
         "steps_s": round(done - first, 2),
         "peak_mib": round((_peak_bytes() - before) / (1 << 20), 1),
     }
+
+
+def every_second(rows: int) -> RowSelection:
+    return RowSelection(bits_of(rows, (np.arange(*each, 2) for each in spans(rows))), None, "")
 
 
 def whole_plan(dataset: Any, sizes: dict[str, int]) -> StreamPlan:

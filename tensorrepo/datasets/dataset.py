@@ -627,10 +627,11 @@ def _of_whole(chosen: Dataset, options: StreamOptions) -> StreamOptions:
             )
         weights = np.zeros(whole.rows, given.dtype)
         weights[live_rows(whole).live(chosen.physical_rows())] = given
+    kept = bits_of(whole.rows, [live_rows(whole).live(rows)])  # in an eighth of a byte a row
     return replace(
         options,
         columns=chosen.schema.names if options.columns is None else options.columns,
-        sampling=replace(sampling, rows=live_rows(whole).live(rows), where=None, weights=weights),
+        sampling=replace(sampling, rows=kept, where=None, weights=weights),
     )
 
 

@@ -19,9 +19,9 @@ from tensorrepo.integrations.lightning_checkpoints import RunCheckpoints
 from tensorrepo.integrations.lightning_logger import RunLogger
 
 
-class RepositoryCheckpointIO(RunCheckpoints, CheckpointIO):
+class RepositoryCheckpointIO(RunCheckpoints, CheckpointIO):  # type: ignore[misc]
     """Checkpoints of a `Trainer`, stored in a repository: ``Trainer(plugins=[...])``."""
 
 
-class RepositoryLogger(RunLogger, Logger):
+class RepositoryLogger(RunLogger, Logger):  # type: ignore[misc]
     """A logger of a `Trainer` that is a run: ``Trainer(logger=...)``."""

@@ -12,9 +12,9 @@ from tensorrepo.integrations.lightning_checkpoints import RunCheckpoints
 from tensorrepo.integrations.lightning_logger import RunLogger
 
 
-class PytorchCheckpointIO(RunCheckpoints, CheckpointIO):
+class PytorchCheckpointIO(RunCheckpoints, CheckpointIO):  # type: ignore[misc]
     """Checkpoints of a `Trainer`, stored in a repository: ``Trainer(plugins=[...])``."""
 
 
-class PytorchLogger(RunLogger, Logger):
+class PytorchLogger(RunLogger, Logger):  # type: ignore[misc]
     """A logger of a `Trainer` that is a run: ``Trainer(logger=...)``."""

@@ -35,7 +35,7 @@ _OPTIMIZER: Final = "optimizer.pt"
 _MOST_FILE_BYTES: Final = 1 << 30  # of files that are no weights, in all
 
 
-class RepositoryCallback(TrainerCallback):
+class RepositoryCallback(TrainerCallback):  # type: ignore[misc]
     """Commits what a `Trainer` saves and logs. In a job of several ranks the first one does."""
 
     def __init__(

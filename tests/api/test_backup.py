@@ -47,7 +47,7 @@ def _filled(running: RunningService, folder: Path) -> str:
     return running.user("bob", Grant("team/photos", Action.READ, "heads/main"))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 def test_what_is_restored_answers_as_before(tmp_path: Path, kind: str) -> None:
     with running_service(tmp_path / "before") as running:
         token = _filled(running, tmp_path)

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -54,18 +55,23 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
         check_listening(make_settings(data=tmp_path, tls_certificate="c.pem"))
 
 
-def test_several_workers_are_one_service(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as running:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """A service of two workers, with the repository `photos`; the last test here ends it."""
+    folder = tmp_path_factory.mktemp("two")
+    with serving(folder, "--workers", "2") as running:
         with running.client() as client:
             client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
-        url = str(tmp_path / "data" / "repositories" / "_" / "photos")
+        url = str(folder / "data" / "repositories" / "_" / "photos")
         with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
             tx.create_dataset("x", {"x": [1]})
-        answers = [_ask(running) for _ in range(20)]
-        text = _metrics(running)
-        assert running.end() == 0
+        yield running
+
+
+def test_several_workers_are_one_service(two: ServeProcess) -> None:
+    answers = [_ask(two) for _ in range(20)]
     assert answers == [200] * 20
-    assert _counted(text) >= 20
+    assert _counted(_metrics(two)) >= 20
 
 
 def _ask(running: ServeProcess) -> int:
@@ -83,29 +89,20 @@ def _counted(text: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-def test_a_worker_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as running:
-        before = _children(running.process.pid)
-        os.kill(before[-1], signal.SIGKILL)
-        _until(lambda: len(set(_children(running.process.pid)) - {before[-1]}) >= len(before))
-        assert _ask_health(running) == 200
+def test_a_worker_that_is_killed_is_started_again(two: ServeProcess) -> None:
+    before = _children(two.process.pid)
+    os.kill(before[-1], signal.SIGKILL)
+    _until(lambda: len(set(_children(two.process.pid)) - {before[-1]}) >= len(before))
+    assert _ask_health(two) == 200
 
 
-def test_workers_are_started_again_where_what_forks_them_is_killed(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as running:
-        (forking,) = _forking(running.process.pid)
-        before = _processes_of(forking)
-        os.kill(forking, signal.SIGKILL)
-        _until(lambda: len(set(_children(running.process.pid)) - set(before)) == len(before))
-        _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in before))
-        assert _ask_health(running) == 200
-
-
-def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as running:
-        children = _children(running.process.pid)
-        running.process.kill()
-        _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
+def test_workers_are_started_again_where_what_forks_them_is_killed(two: ServeProcess) -> None:
+    (forking,) = _forking(two.process.pid)
+    before = _processes_of(forking)
+    os.kill(forking, signal.SIGKILL)
+    _until(lambda: len(set(_children(two.process.pid)) - set(before)) == len(before))
+    _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in before))
+    assert _ask_health(two) == 200
 
 
 def _ask_health(running: ServeProcess) -> int:
@@ -140,7 +137,7 @@ def _until(is_so: object) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
 def test_what_was_begun_is_finished_when_the_service_ends(tmp_path: Path, workers: str) -> None:
     with serving(tmp_path, "--workers", workers) as running:
         host, _, port = running.url.removeprefix("http://").partition(":")
@@ -184,3 +181,9 @@ def test_the_command_refuses_an_open_network(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "--behind-proxy" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_workers_end_with_their_parent_however_it_ends(two: ServeProcess) -> None:
+    children = _children(two.process.pid)
+    two.process.kill()
+    _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))

@@ -65,7 +65,7 @@ class Case:
     holds_no_rows: bool = True
     repeats: bool = True
     needs: str = ""
-    damages: int = 16
+    damages: int = 5
 
     def dataset(self, rows: int = ROWS) -> StoredDataset:
         if self.needs:
@@ -291,7 +291,7 @@ CASES = [
         file="data/*.lance",
         repeats=False,
         needs="lance",
-        damages=4,  # tests/formats/exchange/tables/test_lance.py damages it in more ways
+        damages=2,  # tests/formats/exchange/tables/test_lance.py damages it in more ways
     ),
     Case(
         "coco",

@@ -29,7 +29,7 @@ from tests.support.faults.collected_writers import (
 )
 from tests.support.servers.sql_logs import backend_at, note_log
 
-SECONDS = 600 if soaking() else 4
+SECONDS = 600 if soaking() else 2
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), 2))

@@ -56,8 +56,8 @@ def race(folder: Path, writers: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("writers", "log"),
     [
-        (2, "store"),
         (2, "postgresql"),
+        pytest.param(2, "store", marks=pytest.mark.soak),
         pytest.param(8, "store", marks=pytest.mark.soak),
         pytest.param(8, "sqlite", marks=pytest.mark.soak),
         pytest.param(8, "postgresql", marks=pytest.mark.soak),

@@ -19,7 +19,7 @@ from tests.support.processes.prepared import prepared_commands
 
 GUIDES = [
     "../tutorial",
-    "benchmarking",
+    pytest.param("benchmarking", marks=pytest.mark.soak),  # emulates a training
     "changing-datasets",
     "deriving",
     "dql",

@@ -13,8 +13,9 @@ from tests.support.servers import catalogs
 
 @pytest.fixture(params=catalogs.DATABASES)
 def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database."""
-    with catalogs.catalog_url(request.param, tmp_path) as url:
+    """An empty database; one with tables where a test asks for `catalog`, too."""
+    tables = "catalog" in request.fixturenames
+    with catalogs.catalog_url(request.param, tmp_path, tables=tables) as url:
         yield url
 
 

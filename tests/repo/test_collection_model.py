@@ -23,7 +23,7 @@ SETTINGS = {
 LONGEST = 40
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("setting", sampled([*SETTINGS.values()], 2))
 def test_with_all_rules_nothing_is_lost_and_everyone_can_finish(setting: Setting) -> None:
     explored = collection.explore(setting)
     assert (explored.problem, explored.way) == (None, [])
@@ -139,7 +139,7 @@ def walk(setting: Setting, chance: random.Random) -> list[Event]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("seed", sampled(range(75), 8))
+@pytest.mark.parametrize("seed", sampled(range(75), 3))
 def test_the_code_loses_nothing_on_any_way_through_the_model(seed: int, setting: Setting) -> None:
     chance = random.Random(seed)
     replay = Replay(setting, chance)
@@ -188,7 +188,7 @@ def test_without_any_one_of_the_rules_given_up_history_takes_something(
 
 
 @pytest.mark.parametrize("setting", SHALLOW.values(), ids=SHALLOW)
-@pytest.mark.parametrize("seed", sampled(range(100), 6))
+@pytest.mark.parametrize("seed", sampled(range(100), 2))
 def test_the_code_loses_nothing_on_any_way_through_given_up_history(
     seed: int, setting: shallow.Setting
 ) -> None:

@@ -26,9 +26,10 @@ import tensorrepo as tr
 from tensorrepo.formats.search_index import indexed_nearest, indexed_values, sorted_values
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.verbs.fsck import fsck
-from tests.support.effort import examples
+from tests.support.effort import examples, soaking
 
 DIM = 2
+STEPS = 20 if soaking() else 5  # by indexes of vectors and words; each asks both and every row
 WORDS = ["red", "blue", "car", "boat", "tree", ""]
 VECTORS = st.lists(st.integers(-4, 4), min_size=DIM, max_size=DIM)
 TEXTS = st.one_of(st.none(), st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join))
@@ -203,7 +204,7 @@ def test_search_by_an_index_never_answers_with_what_was(monkeypatch: pytest.Monk
     monkeypatch.setattr(indexed_nearest, "MOST_SHARE", 1e9)
     monkeypatch.setattr(indexed_nearest, "REFINE", 1)  # no candidate too many
     run_state_machine_as_test(
-        SearchMachine, settings=settings(max_examples=examples(2), stateful_step_count=10)
+        SearchMachine, settings=settings(max_examples=examples(2), stateful_step_count=STEPS)
     )
 
 

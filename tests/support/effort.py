@@ -7,11 +7,14 @@ examples a property draws and how many cases a parametrised test has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from itertools import product
+from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 
-DEV_EXAMPLES, SOAK_EXAMPLES = 25, 500
+DEV_EXAMPLES, SOAK_EXAMPLES = 10, 500
+_SOAK_FACTOR = 20  # of numbers that a test names itself
 
 _Case = TypeVar("_Case")
 
@@ -22,8 +25,8 @@ def soaking() -> bool:
 
 
 def examples(dev: int) -> int:
-    """Examples of a property too expensive for the profile's number; 20 times `dev` in `soak`."""
-    return dev * settings().max_examples // DEV_EXAMPLES
+    """Examples of a property that the profile's number does not fit; 20 times `dev` in `soak`."""
+    return dev * _SOAK_FACTOR if soaking() else dev
 
 
 def sampled(cases: Sequence[_Case], dev: int) -> list[_Case]:
@@ -35,6 +38,14 @@ def sampled(cases: Sequence[_Case], dev: int) -> list[_Case]:
         return list(cases)
     last = len(cases) - 1
     return [cases[round(at * last / (dev - 1))] for at in range(dev)] if dev > 1 else [cases[0]]
+
+
+def sampled_product(names: str, *axes: Iterable[Any], dev: int) -> pytest.MarkDecorator:
+    """Parametrise a test by the product of some axes, of which `dev` does `dev` cases.
+
+    For axes of which each value is as good in any combination; `names` as `parametrize` has them.
+    """
+    return pytest.mark.parametrize(names.split(","), sampled(list(product(*axes)), dev))
 
 
 def check_each(cases: Iterable[_Case], check: Callable[[_Case], object]) -> None:

@@ -84,7 +84,7 @@ def test_ctrl_c_waits_for_the_command_and_says_where_to_go_on(grown: Shell) -> N
     slow += "pathlib.Path('begun').touch()\ntime.sleep(60)"
     quick = f"import os\nif not os.path.exists('one'): open('one', 'w')\nelse:\n exec({slow!r})"
     running = grown.start(
-        "watch", "--behind", "v1", "--", sys.executable, "-c", quick, start_new_session=True
+        "watch", "--behind", "v1", "--", sys.executable, "-c", quick, session=True
     )
     while not (grown.folder / "begun").exists():
         assert running.poll() is None, running.communicate()

@@ -70,7 +70,6 @@ def interrupted(shell: Shell, code: str, *words: str) -> tuple[int, str]:
     """A command that gets Ctrl-C once `code` says that it is there: exit code and errors."""
     with shell.start(*words, code=code) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "reached\n"
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=60)
@@ -85,7 +84,6 @@ def rows(shell: Shell) -> int:
 
 def test_two_commands_never_work_in_one_workspace_at_once(full: Shell) -> None:
     process = full.start("rm", "net", code=AT_SLOT)
-    assert process.stdout is not None
     assert process.stdout.readline() == "reached\n"
     assert "another tensorrepo command" in full.fails(4, "rm", "points")
     assert "First" in full("log")
@@ -131,7 +129,6 @@ def test_a_reader_that_leaves_a_pipe_is_no_mistake(full: Shell) -> None:
     process = full.start(
         "cat", "points", "--limit", "20", "--json", code="import time; time.sleep(1)"
     )
-    assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     with process.stderr as errors:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from tests.support.processes.forked_command import ForkedProcess
 from tests.support.processes.shell import Shell
 
 END_SECONDS = 30
 
 
 @pytest.fixture
-def serving(shell: Shell) -> Iterator[subprocess.Popen[str]]:
+def serving(shell: Shell) -> Iterator[ForkedProcess]:
     """A service of the repository of a workspace."""
     process = shell.start("serve", "here=.", "--port", "0", "--data", "service", "--json")
     yield process
@@ -26,9 +26,8 @@ def serving(shell: Shell) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_it_tells_an_address_that_answers_and_a_token_that_counts(
-    serving: subprocess.Popen[str],
+    serving: ForkedProcess,
 ) -> None:
-    assert serving.stdout is not None
     told = json.loads(serving.stdout.readline())
     sent = {"Authorization": f"Bearer {told['token']}"}
     at = f"{told['url']}/api/v1/repositories"
@@ -38,8 +37,7 @@ def test_it_tells_an_address_that_answers_and_a_token_that_counts(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_it_is_told_to(serving: subprocess.Popen[str], how: signal.Signals) -> None:
-    assert serving.stdout is not None
+def test_it_ends_when_it_is_told_to(serving: ForkedProcess, how: signal.Signals) -> None:
     serving.stdout.readline()
     serving.send_signal(how)
     _, errors = serving.communicate(timeout=END_SECONDS)
@@ -57,7 +55,6 @@ def test_a_port_that_is_taken_is_told_and_takes_no_token_with_it(empty: Shell) -
     assert "--port" in told
     process = empty.start("serve", "--port", "0", "--data", "service", "--json")
     try:
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["token"].startswith("trp_")
     finally:
         process.kill()
@@ -74,7 +71,6 @@ def test_a_token_is_shown_once(empty: Shell) -> None:
     for_each = []
     for _ in range(2):
         process = empty.start("serve", "--port", "0", "--data", "service", "--json")
-        assert process.stdout is not None
         for_each.append(json.loads(process.stdout.readline())["token"])
         process.terminate()
         process.communicate(timeout=END_SECONDS)

@@ -23,7 +23,6 @@ def shown(empty: Shell) -> Iterator[httpx.Client]:
     empty.run("commit", "-m", MESSAGE)
     process = empty.start("ui", "--no-browser", "--json")
     try:
-        assert process.stdout is not None
         url = urlsplit(json.loads(process.stdout.readline())["url"])
         base = f"{url.scheme}://{url.netloc}"
         with httpx.Client(

@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.metadata.index import (
     decode_index,
     decode_patch_index,
     encode_index,
+    encode_patch_index,
 )
 from tensorrepo.formats.dataset.metadata.manifest import (
     HAS_RUNS,
@@ -142,12 +143,13 @@ def covering(
 def leaf_part(
     objects: ObjectSource, leaf: Leaf, links: Links, some: range, columns: frozenset[str]
 ) -> tuple[Leaf, Links]:
-    """Fragments `some` of a leaf without patches, and links of all that they name.
+    """Fragments `some` of a leaf, and links of all that they name.
 
-    Pages of other columns than those of ids `columns` are left out.
+    Pages and patches of other columns than those of ids `columns` are left out.
     """
     known = dict(links)
     indexes = tuple(_indexes(objects, leaf, known, some, columns))
+    patches = tuple(_patches(objects, leaf, known, some, columns))
     fragments = leaf.fragments[some.start : some.stop]
     deletions: tuple[FragmentSpan, ...] = ()
     if fragments["deleted"].any():
@@ -155,7 +157,7 @@ def leaf_part(
         here = {at - some.start: each for at, each in found.items() if at in some}
         payload = memoryview(encode_deletion_map(here))
         deletions = (FragmentSpan(NO_GROUP, 0, len(some), payload),)
-    return Leaf(fragments, indexes, deletions), known
+    return Leaf(fragments, indexes, deletions, patches), known
 
 
 def _indexes(
@@ -188,3 +190,41 @@ def _cut(index: PageIndex, first: int, stop: int, columns: frozenset[str]) -> Pa
             bounds = fragment_bounds(pages.entries)
             parts.append(part_of(pages, bounds[first], bounds[stop]))
     return PageIndex(tuple(parts), index.chunks, index.inline)
+
+
+def _patches(
+    objects: ObjectSource,
+    leaf: Leaf,
+    known: dict[Digest, ObjectLink],
+    some: range,
+    columns: frozenset[str],
+) -> Iterator[FragmentSpan]:
+    """The patch indexes of these fragments; what they link to is added to `known`."""
+    for span in leaf.patches:
+        first, stop = max(span.first_fragment, some.start), min(span.stop_fragment, some.stop)
+        if first >= stop or span.group not in columns:
+            continue
+        patch, links = read_patches(objects, span, known)
+        low, high = np.searchsorted(
+            patch.fragment, [first - span.first_fragment, stop - span.first_fragment]
+        ).tolist()
+        if low < high:
+            known.update(links)
+            fragments = patch.fragment[low:high] - np.uint32(first - span.first_fragment)
+            payload = memoryview(encode_patch_index(_cut_patches(patch, low, high, fragments)))
+            yield replace(
+                span, first_fragment=first - some.start, fragments=stop - first, payload=payload
+            )
+
+
+def _cut_patches(
+    patch: PatchIndex, low: int, high: int, fragments: NDArray[np.uint32]
+) -> PatchIndex:
+    """Pages ``[low, high)`` of a patch index, which are of `fragments` of what is cut out."""
+    pages = part_of(patch.index.columns[0], low, high)
+    entries = pages.entries.copy()
+    begin = int(entries["first_row"][0])
+    entries["first_row"] -= np.uint32(begin)
+    count = int(entries["rows"].sum(dtype=np.int64))
+    index = replace(patch.index, columns=(replace(pages, entries=entries),))
+    return PatchIndex(index, fragments, patch.offsets[begin : begin + count])

@@ -155,12 +155,10 @@ def _field_from_json(form: Any, depth: int) -> pa.Field:
 
 
 def _from_json(form: Any, depth: int) -> pa.DataType:  # noqa: PLR0911  one return for each kind
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH or not isinstance(form, str | dict):
         raise ValueError(depth)
     if isinstance(form, str):
         return _PLAIN[form]
-    if not isinstance(form, dict):
-        raise TypeError(form)
     ((name, what),) = form.items()
     if name in _LISTS:
         return _LISTS[name][1](_field_from_json(what, depth + 1))

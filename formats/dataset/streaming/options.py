@@ -267,13 +267,6 @@ class Sampling:
         """Decoded bytes to shuffle in."""
         return arguments.byte_size("window", self.window)
 
-    @property
-    def is_every_row(self) -> bool:
-        """Whether each row is an item, and comes once."""
-        chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
-        made = (self.pack, self.bucket, self.feedback)
-        return all(each is None for each in (*chosen, *made)) and self.echo == 1
-
 
 @_listed
 @dataclass(frozen=True, slots=True, kw_only=True)

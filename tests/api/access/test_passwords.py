@@ -7,6 +7,7 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
 from sqlalchemy import select
 
+from tensorrepo.api.access import passwords as passwords_module
 from tensorrepo.api.access.passwords import FORGOTTEN_NS, PAIR, Passwords, Waits
 from tensorrepo.api.database import tables
 from tensorrepo.repo.errors import InvalidInputError, RateLimitedError, UnauthenticatedError
@@ -14,6 +15,14 @@ from tests.api.access.conftest import SECOND, Parts
 
 WORD = "correct horse battery"
 HERE, THERE = "192.0.2.1", "198.51.100.7"
+
+
+@pytest.fixture(autouse=True)
+def _costs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hash takes a tenth of a second, but where a test is about just that."""
+    if "argon2id" not in request.node.name:
+        cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+        monkeypatch.setattr(passwords_module, "_COSTS", cheap)
 
 
 @pytest.fixture

@@ -31,7 +31,9 @@ class Session:
             self.told: dict[str, Any] = client.get(TOKEN).raise_for_status().json()
         self.url = str(self.told["casUrl"])
         self.client = httpx.Client(
-            headers={"Authorization": f"Bearer {self.told['accessToken']}"}, trust_env=False
+            headers={"Authorization": f"Bearer {self.told['accessToken']}"},
+            timeout=60,
+            trust_env=False,
         )
 
     def put(self, xorb: Xorb, body: bytes | None = None) -> httpx.Response:

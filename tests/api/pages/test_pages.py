@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from tests.api.pages.conftest import DESKTOP, PHONE
 from tests.support.servers.browsers import Visitor
 
 REPOSITORY = "/team/photos"
@@ -54,8 +55,17 @@ PAGES = (
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_sound_at_a_desk_and_on_a_phone(path: str, desk: Visitor, phone: Visitor) -> None:
+def test_a_page_is_sound_at_a_desk_and_narrow_enough_for_a_phone(path: str, desk: Visitor) -> None:
     assert _flaws(desk, path) == []
+    desk.page.set_viewport_size(PHONE)
+    assert not desk.is_too_wide()
+    desk.page.set_viewport_size(DESKTOP)
+
+
+@pytest.mark.parametrize(
+    "path", [PAGES[0], *(pytest.param(path, marks=pytest.mark.soak) for path in PAGES[1:])]
+)
+def test_a_page_is_sound_on_a_phone_in_the_dark(path: str, phone: Visitor) -> None:
     assert _flaws(phone, path) == []
 
 

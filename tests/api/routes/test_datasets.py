@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
-from tests.support.builders.served import BASE, HOSTILE, NAME, ROWS, serve_digits
+from tests.support.builders.served import BASE, HOSTILE, NAME, ROWS, digits_of_sklearn, serve_digits
 from tests.support.servers.service import RunningService
 
 
@@ -40,7 +39,7 @@ def test_metadata_tells_schema_counts_and_bounds(digits: RunningService) -> None
 def test_rows_are_the_ones_that_were_stored(digits: RunningService) -> None:
     with digits.client() as client:
         page = client.get(f"{BASE}/datasets/digits/-/rows", params={"start": 5, "limit": 2}).json()
-    given = load_digits()
+    given = digits_of_sklearn()
     assert [one["row"] for one in page["items"]] == [5, 6]
     assert page["next"] == 7
     values = page["items"][0]["values"]
@@ -56,7 +55,7 @@ def test_pages_of_a_condition_tell_every_row_that_meets_it_once(digits: RunningS
         asked["start"] = first["next"]
         second = client.get(f"{BASE}/datasets/digits/-/rows", params=asked).json()
     rows = [one["row"] for one in first["items"] + second["items"]]
-    assert rows == np.flatnonzero(load_digits().target == 3).tolist()
+    assert rows == np.flatnonzero(digits_of_sklearn().target == 3).tolist()
     assert second["next"] is None
 
 
@@ -77,7 +76,7 @@ def test_conditions_beyond_comparisons_are_asked_of_sql(
         wrong = client.get(
             f"{BASE}/datasets/digits/-/rows", params={"where": "1 = 1) UNION SELECT (-7"}
         )
-    given = load_digits()
+    given = digits_of_sklearn()
     expected = [at for at in range(ROWS) if wanted(given, at)]
     assert [one["row"] for one in page.json()["items"]] == expected
     assert pa.ipc.open_stream(stream.content).read_all().num_rows == len(expected)
@@ -131,7 +130,7 @@ def test_a_cell_is_a_file_that_no_browser_shows(digits: RunningService) -> None:
     assert words.text == HOSTILE[0]
     assert words.headers["content-type"].startswith("text/plain")
     assert words.headers["content-disposition"].startswith("attachment")
-    assert np.array_equal(np.load(io.BytesIO(tensor.content)), load_digits().images[9])
+    assert np.array_equal(np.load(io.BytesIO(tensor.content)), digits_of_sklearn().images[9])
     assert json.loads(label.content) == 9
 
 
@@ -140,7 +139,7 @@ def test_an_arrow_stream_has_what_was_asked_for_alone(digits: RunningService) ->
     with digits.client() as client:
         found = client.get(f"{BASE}/datasets/digits/-/arrow", params=asked)
     table = pa.ipc.open_stream(found.content).read_all()
-    target = load_digits().target
+    target = digits_of_sklearn().target
     assert table.column_names == ["label", "image"]
     assert table["label"].to_pylist() == [x for x in target[100:].tolist() if x >= 8]
 
@@ -163,7 +162,7 @@ def test_a_profile_is_made_once_for_a_column(digits: RunningService) -> None:
         digits.service.memory.making.clear()
         again = client.get(f"{BASE}/datasets/digits/-/profile", params={"column": "label"})
     assert found.json() == again.json()
-    assert found.json()["counts"] == np.bincount(load_digits().target).tolist()
+    assert found.json()["counts"] == np.bincount(digits_of_sklearn().target).tolist()
     assert kept is not None
     assert len(list(kept.root.rglob("??/*"))) == 1
 

@@ -108,6 +108,7 @@ def test_a_token_is_in_no_repr(fresh: RunningService) -> None:
     assert fresh.token not in repr(backend) + repr(vars(backend)["_place"])
 
 
+@pytest.mark.soak
 def test_readers_who_take_nothing_hold_nobody_up(fresh: RunningService) -> None:
     key = "objects/ab/" + "cd" * 31
     LocalBackend(Path(place(fresh))).create(key, [bytes(64 << 20)])

@@ -15,6 +15,7 @@ from tests.support.builders.changed import edited, patched, waiting, without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import stream
+from tests.support.effort import sampled_product
 
 ROWS = 3000
 SCHEMA = Schema.of({"x": Tensor("float32", (16,)), "label": "int32", "text": Text()})
@@ -56,8 +57,7 @@ def _rows(dataset: StoredDataset, fragment: int) -> int:
     return int(fragment_records(dataset)["rows"][fragment])
 
 
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize("window_bytes", [16 << 10, 64 << 20])
+@sampled_product("shuffle,window_bytes", SHUFFLES, [16 << 10, 64 << 20], dev=3)
 def test_every_live_row_comes_once_as_readers_see_it(
     changed: StoredDataset, shuffle: Any, window_bytes: int
 ) -> None:

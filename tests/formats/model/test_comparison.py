@@ -117,6 +117,7 @@ def test_without_measuring_nothing_is_read() -> None:
     assert all(stop - start < FRAME for _, start, stop in objects.reads)
 
 
+@pytest.mark.soak
 def test_a_diff_needs_little_memory_whatever_the_size() -> None:
     objects = MemoryObjects()
     first = stored({"w": CountingTensor(6_000_000)}, objects)

@@ -20,6 +20,7 @@ from tensorrepo.formats.native.delta_tokens import (
     bits_of,
 )
 from tests.support.builders.native import needs_native
+from tests.support.effort import sampled_product
 
 IMPLEMENTATIONS: list[Any] = [
     pytest.param(NUMPY, id="numpy"),
@@ -136,8 +137,7 @@ def test_neighbours_on_both_sides_of_zero_are_near(distances: Distances) -> None
 
 @EVERY
 @KINDS
-@pytest.mark.parametrize("count", [0, 1, 100])
-@pytest.mark.parametrize("missing", [1, SLACK_BYTES])
+@sampled_product("count,missing", [0, 1, 100], [1, SLACK_BYTES], dev=2)
 def test_bits_need_room_and_slack(
     distances: Distances, of: Numbers, count: int, missing: int
 ) -> None:

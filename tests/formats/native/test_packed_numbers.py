@@ -7,6 +7,7 @@ import pytest
 
 from tensorrepo.formats.native.packed_numbers import NATIVE, NUMPY, Unpacker
 from tests.support.builders.native import needs_native
+from tests.support.effort import sampled_product
 
 EVERY = pytest.mark.parametrize(
     "unpacker",
@@ -25,9 +26,13 @@ def packed(distances: list[int], width: int) -> bytes:
 
 
 @EVERY
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 13, 16, 31, 49, 55, 56])
-@pytest.mark.parametrize("count", [1, 8, 9, 207])
+@sampled_product(
+    "size,width,count",
+    [1, 2, 4, 8],
+    [1, 2, 3, 4, 7, 8, 13, 16, 31, 49, 55, 56],
+    [1, 8, 9, 207],
+    dev=40,
+)
 def test_numbers_come_back(unpacker: Unpacker, size: int, width: int, count: int) -> None:
     width = min(width, 8 * size)
     distances = [int(each) for each in RNG.integers(0, 1 << width, count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from tensorrepo.query.sql.catalog_tables import CatalogTable
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.history.commits import walk
-from tests.support.servers.catalogs import catalog_at
+from tests.support.servers.catalogs import DATABASES, catalog_at, catalog_url
 
 OF_THE_LOG = {"cursor", "log_record", "ref_update"}
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -62,12 +63,24 @@ def before_and_after() -> tuple[tr.Repository, Rows, frozenset[str]]:
     return repo, rows, refs
 
 
+@pytest.fixture(scope="module", params=DATABASES)
+def catalog(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    before_and_after: tuple[tr.Repository, Rows, frozenset[str]],
+) -> Iterator[CatalogDatabase]:
+    """A catalog of all of it, which these tests only read."""
+    folder = tmp_path_factory.mktemp("catalog")
+    with catalog_url(request.param, folder) as url, catalog_at(url) as made:
+        catch_up(before_and_after[0].context.core, made)
+        yield made
+
+
 @pytest.fixture
 def visible(
     catalog: CatalogDatabase, before_and_after: tuple[tr.Repository, Rows, frozenset[str]]
 ) -> Visible:
-    repo, _, refs = before_and_after
-    catch_up(repo.context.core, catalog)
+    refs = before_and_after[2]
     with catalog.reading() as connection:
         return visible_to(connection, refs.__contains__)
 
@@ -103,10 +116,7 @@ def test_moves_of_refs_are_those_of_refs_that_may_be_read(
     assert "heads/main" in refs
 
 
-def test_who_may_read_nothing_sees_nothing(
-    catalog: CatalogDatabase, before_and_after: tuple[tr.Repository, Rows, frozenset[str]]
-) -> None:
-    catch_up(before_and_after[0].context.core, catalog)
+def test_who_may_read_nothing_sees_nothing(catalog: CatalogDatabase) -> None:
     with catalog.reading() as connection:
         nothing = visible_to(connection, lambda _: False)
     assert {name for name in tables.SHOWN if _seen(catalog, nothing, name)} == set()

@@ -21,7 +21,7 @@ from tensorrepo.query.untrusted.pipe import (
     packed_filter,
     said_in,
 )
-from tests.support.effort import sampled
+from tests.support.effort import sampled, sampled_product
 
 HEADS: list[dict[str, Any]] = [
     {"kind": "ready"},
@@ -48,8 +48,9 @@ def test_what_may_be_said_is_understood() -> None:
     assert said_in(HEADS[6]) == Next(scan=3, ended=[])
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("value", [None, -1, 1 << 70, 1.5, "x", [], ["a", 1], [-1], {}, True])
+@sampled_product(
+    "head,value", HEADS, [None, -1, 1 << 70, 1.5, "x", [], ["a", 1], [-1], {}, True], dev=20
+)
 def test_heads_of_other_values_are_refused(head: dict[str, Any], value: object) -> None:
     extra = head | {"more": value}
     with pytest.raises(tr.InvalidInputError, match="untrusted query was stopped"):

@@ -25,6 +25,7 @@ from tensorrepo.repo.history.signatures import (
     key_text,
     signatory,
 )
+from tests.support.effort import sampled
 
 SEED = bytes(range(32))
 KEY = ed25519.Ed25519PrivateKey.from_private_bytes(SEED)
@@ -47,7 +48,7 @@ def test_a_signature_is_by_the_name_of_its_key() -> None:
     assert signatory(SIGNATURE, b"data", {}).state == "unknown-key"
 
 
-@pytest.mark.parametrize("at", range(len(SIGNATURE)))
+@pytest.mark.parametrize("at", sampled(range(len(SIGNATURE)), 40))
 def test_no_flipped_byte_of_a_signature_is_good(at: int) -> None:
     damaged = bytearray(SIGNATURE)
     damaged[at] ^= 1

@@ -46,6 +46,7 @@ from tests.support.builders.log import (
     open_log,
     set_main,
 )
+from tests.support.effort import sampled_product
 from tests.support.faults.backends import WrappedBackend
 
 
@@ -316,12 +317,17 @@ def check_promises(backend: Any, error: BaseException | None) -> None:
         assert times == 0
 
 
-@pytest.mark.parametrize("other_writes", [False, True], ids=["alone", "beside another"])
-@pytest.mark.parametrize("fate", ["not performed", "performed", "late by 1", "late by 2", "late"])
-@pytest.mark.parametrize(("make", "at"), PLACES)
+@sampled_product(
+    "place,fate,other_writes",
+    PLACES,
+    ["not performed", "performed", "late by 1", "late by 2", "late"],
+    [False, True],
+    dev=50,
+)
 def test_a_lost_reply_makes_no_duplicate_and_no_false_success(
-    make: Any, at: int, fate: str, *, other_writes: bool
+    place: tuple[Any, int], fate: str, *, other_writes: bool
 ) -> None:
+    make, at = place
     late: list[tuple[int, Request]] = []
 
     def rule(request: Request) -> Any:
@@ -540,11 +546,12 @@ def test_a_cache_that_cannot_be_written_is_reported_and_the_commit_stands(key: s
 # ---- crashes
 
 
-@pytest.mark.parametrize("performed", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("make", "at"), PLACES)
+@sampled_product("place,performed", PLACES, [False, True], dev=20)
 def test_a_crash_at_any_request_leaves_a_log_that_everyone_can_use(
-    make: Any, at: int, tmp_path: Path, *, performed: bool
+    place: tuple[Any, int], tmp_path: Path, *, performed: bool
 ) -> None:
+    make, at = place
+
     def rule(request: Request) -> Any:
         if request.number < at:
             return request.perform()

@@ -39,6 +39,7 @@ from tests.support.builders.repositories import (
     new_repository,
     tip_of,
 )
+from tests.support.effort import sampled_product
 from tests.support.faults.backends import (
     CountingBackend,
     Crash,
@@ -238,8 +239,7 @@ def test_of_two_pushes_at_once_one_wins_and_the_other_is_told(
     verify(origin.backend)
 
 
-@pytest.mark.parametrize("mode", ["before", "after", "twice", "later"])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.97])
+@sampled_product("mode,share", ["before", "after", "twice", "later"], [0.1, 0.5, 0.8, 0.97], dev=6)
 def test_a_push_whose_replies_are_lost_is_repeated_and_lands_once(
     share: float, mode: Loss, options: TransferOptions
 ) -> None:

@@ -54,6 +54,7 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+@cache
 def sections(page: Path) -> dict[str, str]:
     """The text under each heading, up to the next heading of any level."""
     parts = _HEADING.split(page.read_text("utf-8"))

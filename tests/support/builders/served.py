@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from sklearn.datasets import load_digits
 
 import tensorrepo as tr
 from tests.support.servers.service import RunningService
@@ -26,13 +26,21 @@ HOSTILE = [
 ]
 
 
+@cache
+def digits_of_sklearn() -> Any:
+    """1,797 pictures of 8 by 8 pixels, and what they show."""
+    from sklearn.datasets import load_digits  # takes two seconds, of each worker
+
+    return load_digits()
+
+
 def serve_digits(service: RunningService) -> tr.Repository:
     """Make the repository: two commits on main, one of them with a view, one more on `secret`."""
     with service.client() as client:
         client.post("/api/v1/repositories", json={"name": NAME}).raise_for_status()
     url = service.service.directory.find(NAME).url
     repo = tr.open(url, author="Ann <ann@example.org>")
-    digits: Any = load_digits()
+    digits = digits_of_sklearn()
     with repo.transaction(message="digits") as tx:
         tx.create_dataset(
             "digits",

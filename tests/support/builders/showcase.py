@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from sklearn.datasets import load_sample_images
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.schema.types import Scalar
@@ -92,6 +91,8 @@ def _photo_columns() -> dict[str, object]:
 
 
 def _photos(start: int, count: int) -> dict[str, Any]:
+    from sklearn.datasets import load_sample_images  # takes two seconds, of each worker
+
     rng = np.random.default_rng(start)
     sources: list[NDArray[np.uint8]] = load_sample_images().images
     labels = rng.integers(0, 2, count)

@@ -102,7 +102,7 @@ def _commit(link: ObjectLink, time_ns: int) -> EncodedObject:
 
 
 def work(role: str, url: str, token: str, store: Path, seconds: float, seed: str) -> Counter[str]:
-    """What one process does until the time is over."""
+    """What one process does until the time is over, but what is asked for once, however slowly."""
     until = time.monotonic() + seconds
     chance = random.Random(f"{seed} {role}")
     done: Counter[str] = Counter()
@@ -113,10 +113,10 @@ def work(role: str, url: str, token: str, store: Path, seconds: float, seed: str
         return writer.done
     if role == "forger":
         forger = Forger(url, token, chance)
-        while time.monotonic() < until:
+        while time.monotonic() < until or not forger.done["whole 200"]:
             forger.step()
         return forger.done
-    while time.monotonic() < until:
+    while time.monotonic() < until or not done["collected"]:
         with suppress(NotFoundError, CommitExpired):  # another collection was there first
             collect(LocalBackend(store))
             done["collected"] += 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +18,8 @@ from typer import testing
 from tensorrepo.cli.main import app
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import open_repository
-from tests.support.architecture.sources import ROOT
 from tests.support.processes.forked import FORKED
+from tests.support.processes.forked_command import ForkedProcess, forked_command
 from tests.support.processes.prepared import finish_command
 
 # A parser keeps nothing of what it parsed, and making one takes as long as a command.
@@ -94,18 +92,10 @@ class Shell:
         """The records that a command answers with --json."""
         return [json.loads(line) for line in self(*words, "--json").splitlines()]
 
-    def start(self, *words: str, code: str | None = None, **options: Any) -> subprocess.Popen[str]:
-        """A command in a process of its own; `code` runs before it, as Python."""
-        script = f"{code or ''}\nfrom tensorrepo.cli.main import main\nmain()"
-        return subprocess.Popen(
-            [sys.executable, "-c", script, *words],
-            cwd=self.folder,
-            env={**os.environ, **self.variables, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
+    def start(self, *words: str, code: str = "", session: bool = False) -> ForkedProcess:
+        """A command in a process of its own; `code` runs before it, as Python. It is forked."""
+        environment = {**os.environ, **self.variables}
+        return forked_command(words, self.folder, environment, code=code, session=session)
 
     def finish(self, *words: str, code: str = "") -> tuple[int, str, str]:
         """The same, waited for: exit code, output, errors. It is forked, which takes no start."""

@@ -19,6 +19,9 @@ from playwright.sync_api import (
 
 CHROMIUM = shutil.which("chromium")
 PAGE_MILLISECONDS = 60_000
+# What asks when it is seen does so behind the first frame.
+_DRAWN = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
+  () => setTimeout(done, 20))))"""
 
 
 @contextmanager
@@ -42,6 +45,8 @@ class Visitor:
     url: str
     page: Page
     faults: list[str] = field(default_factory=list)
+    asked: int = 0  # requests so far
+    ended: int = 0  # those of them that were answered, or failed
 
     @classmethod
     def of(cls, context: BrowserContext, url: str) -> Visitor:
@@ -51,13 +56,27 @@ class Visitor:
         visitor.page.on("pageerror", lambda error: visitor.faults.append(f"script: {error}"))
         visitor.page.on("dialog", lambda dialog: visitor.faults.append(f"dialog: {dialog.message}"))
         visitor.page.on("request", visitor._check)
+        visitor.page.on("requestfinished", visitor._note_end)
+        visitor.page.on("requestfailed", visitor._note_end)
         return visitor
 
     def visit(self, path: str) -> int:
         """Open a page and wait until it has all that it asks for; gives its status."""
-        answer = self.page.goto(self.url + path, wait_until="networkidle")
+        self.asked = self.ended = 0
+        answer = self.page.goto(self.url + path)
         assert answer is not None
+        self._settle()
         return answer.status
+
+    def _settle(self) -> None:
+        """Wait until all was answered and drawn, and what was drawn asked for nothing more.
+
+        Playwright's own way waits for half a second in which nothing is asked.
+        """
+        asked = -1
+        while asked != self.asked or self.ended < self.asked:
+            asked = self.asked
+            self.page.evaluate(_DRAWN)
 
     def visit_without_waiting(self, path: str) -> None:
         """Open a page that goes on asking, such as for events."""
@@ -79,6 +98,10 @@ class Visitor:
         if kind in {"error", "warning"}:
             self.faults.append(f"console: {text}")
 
+    def _note_end(self, _: Request) -> None:
+        self.ended += 1
+
     def _check(self, request: Request) -> None:
+        self.asked += 1
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.faults.append(f"another host: {request.url}")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from sqlalchemy import inspect
 
 from tensorrepo.migrations import revisions
 from tensorrepo.query.catalog import tables
@@ -18,12 +22,15 @@ DATABASES = ("sqlite", "postgresql")
 
 
 @contextmanager
-def catalog_url(kind: str, folder: Path) -> Iterator[str]:
-    """A URL of an empty database, which is gone afterwards."""
+def catalog_url(kind: str, folder: Path, *, tables: bool = False) -> Iterator[str]:
+    """A URL of an empty database, which is gone afterwards; with `tables` it has a catalog's."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder / 'catalog.db'}"
+        place = folder / "catalog.db"
+        if tables:
+            place.write_bytes(_in_sqlite())
+        yield f"sqlite:///{place}"
         return
-    url = shared_server().database()
+    url = shared_server().database(_in_postgresql() if tables else None)
     yield url
     shared_server().drop(url)
 
@@ -39,9 +46,28 @@ def catalog_at(url: str) -> Iterator[CatalogDatabase]:
         catalog.dispose()
 
 
+# Revisions take a tenth of a second: they are gone through once, for databases that are copied.
+@cache
+def _in_sqlite() -> bytes:
+    with TemporaryDirectory() as kept:
+        place = Path(kept, "catalog.db")
+        with catalog_at(f"sqlite:///{place}"):
+            pass
+        return place.read_bytes()
+
+
+@cache
+def _in_postgresql() -> str:
+    url = shared_server().database()
+    with catalog_at(url):
+        pass
+    return url
+
+
 def make_tables(catalog: CatalogDatabase) -> None:
     with catalog.writing() as connection:
-        revisions.upgrade(connection)
+        if not inspect(connection).has_table(revisions.VERSION_TABLE):
+            revisions.upgrade(connection)
 
 
 def rows_of(catalog: CatalogDatabase, *names: str) -> dict[str, list[tuple[Any, ...]]]:

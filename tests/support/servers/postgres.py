@@ -45,11 +45,12 @@ class Server:
     def url(self, database: str) -> str:
         return f"postgresql://{ADMIN}@127.0.0.1:{self.port}/{database}"
 
-    def database(self) -> str:
-        """The URL of a database that is empty."""
+    def database(self, like: str | None = None) -> str:
+        """The URL of a database that is empty, or like the one at a URL that nobody uses now."""
         name = f"test{next(self._numbers)}"
+        template = "" if like is None else f" TEMPLATE {like.rpartition('/')[2]}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name}{template}")
         return self.url(name)
 
     def drop(self, url: str) -> None:

@@ -1,15 +1,13 @@
-"""A service in processes of its own, for tests that kill them.
+"""A service in processes of its own, forked, for tests that kill them.
 
-Run as ``python -m tests.support.servers.service_process DATA PORT``: serves until it is told to
-end, after one line of JSON that says where, and the token of Ada, who administers everything.
+Each serves until it is told to end, after one line of JSON that says where, and the token of Ada,
+who administers everything.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ from tensorrepo.api.server import run
 from tensorrepo.api.service import open_service
 from tensorrepo.api.settings import make_settings
 from tests.support.architecture.sources import ROOT
+from tests.support.processes.forked_command import ForkedProcess
 
 NAME = "team/photos"
 _TOKEN = "token"
@@ -35,14 +34,19 @@ class ServiceProcess:
     port: int = 0
     url: str = ""
     token: str = field(default="", repr=False)
-    process: subprocess.Popen[str] | None = None
+    process: ForkedProcess | None = None
 
     def start(self) -> ServiceProcess:
         """Begin to serve, on the port of before."""
-        module = "tests.support.servers.service_process"
-        command = [sys.executable, "-m", module, str(self.data), str(self.port)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None, "it is a pipe"
+        environment = {name: os.environ[name] for name in os.environ if name != "TENSORREPO_TOKEN"}
+        self.process = ForkedProcess(
+            main,
+            str(self.data),
+            str(self.port),
+            folder=ROOT,
+            environment=environment,
+            stderr=Path(os.devnull),
+        )
         told = json.loads(self.process.stdout.readline())
         self.url, self.token = told["url"], told["token"]
         self.port = int(self.url.rpartition(":")[2])
@@ -51,7 +55,7 @@ class ServiceProcess:
     def kill(self) -> None:
         """End it as a power cut does, but for what the disk holds."""
         assert self.process is not None, "it was started"
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self._end()
 
     def stop(self) -> None:
@@ -63,7 +67,6 @@ class ServiceProcess:
     def _end(self) -> None:
         assert self.process is not None, "it was started"
         self.process.wait()
-        assert self.process.stdout is not None, "it is a pipe"
         self.process.stdout.close()
 
     def create(self) -> Path:
@@ -98,8 +101,3 @@ def main(data: str, port: str) -> None:
         run(create_app(service=service), settings, announce)
     finally:
         service.close()
-
-
-if __name__ == "__main__":
-    os.environ.pop("TENSORREPO_TOKEN", None)
-    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""`tensorrepo serve` as people run it: a process of its own."""
+"""`tensorrepo serve` as people run it: a process of its own, which is forked."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import httpx
+
+from tests.support.processes.forked_command import ForkedProcess, forked_command
 
 END_SECONDS = 90
 
@@ -25,7 +24,7 @@ class ServeProcess:
 
     url: str
     token: str
-    process: subprocess.Popen[str]
+    process: ForkedProcess
     tls: ssl.SSLContext | None = None
 
     def client(self) -> httpx.Client:
@@ -42,20 +41,12 @@ class ServeProcess:
 
 
 def start_serve(
-    data: Path, *options: str, token: str = "", stderr: IO[bytes] | None = None
+    data: Path, *options: str, token: str = "", stderr: Path | None = None
 ) -> ServeProcess:
     """Start it on a free port; `token` is one of before, where the folder is not new."""
-    command = [sys.executable, "-m", "tensorrepo", "serve", "--json", "--port", "0"]
-    environment = {**os.environ, "HOME": str(data), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [*command, "--data", str(data / "data"), *options],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env=environment,
-        cwd=data,
-    )
-    assert process.stdout is not None
+    words = ["serve", "--json", "--port", "0", "--data", str(data / "data"), *options]
+    environment = {**os.environ, "HOME": str(data)}
+    process = forked_command(words, data, environment, stderr=stderr or Path(os.devnull))
     told = json.loads(process.stdout.readline())
     return ServeProcess(told["url"], told["token"] or token, process)
 
@@ -69,5 +60,4 @@ def serving(data: Path, *options: str) -> Iterator[ServeProcess]:
     finally:
         running.process.send_signal(signal.SIGTERM)
         running.process.wait(END_SECONDS)
-        assert running.process.stdout is not None
         running.process.stdout.close()

@@ -126,7 +126,6 @@ def test_a_folder_whose_server_was_killed_is_mounted_again(full: Shell, mounted:
 def test_in_the_foreground_it_ends_with_the_process(full: Shell) -> None:
     place = full.folder / "seen"
     process = full.start("mount", "v1", str(place), "--foreground", "--json")
-    assert process.stdout is not None
     process.stdout.readline()
     while not (mounted_at(place) and os.listdir(place)):
         assert process.poll() is None

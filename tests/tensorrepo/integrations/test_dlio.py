@@ -141,6 +141,7 @@ def test_dlio_streams_a_dataset_each_rank_its_share(
     assert summary["metric"].keys() == METRIC
 
 
+@pytest.mark.soak
 @pytest.mark.soak  # starts DLIO, and its processes, once more
 def test_dlios_own_loader_reads_row_by_row(
     python: Path, numbers: tr.Dataset, tmp_path: Path

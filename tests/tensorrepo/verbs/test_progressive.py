@@ -15,6 +15,7 @@ import tensorrepo as tr
 from tensorrepo.intervals import accuracy, cross_entropy
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.progressive import _Contender, undecided
+from tests.support.effort import sampled, sampled_product
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(200, 64)).astype("f4")
@@ -60,11 +61,11 @@ def names(scores: Any) -> list[str]:
     return [score.candidate.model.name for score in scores]
 
 
-@pytest.mark.parametrize(("metric", "mode"), [(right, "max"), (loss, "min")])
-@pytest.mark.parametrize("keep", [1, 3, 10])
+@sampled_product("asked,keep", [(right, "max"), (loss, "min")], [1, 3, 10], dev=2)
 def test_bounds_find_the_best_and_their_order(
-    repo: tr.Repository, metric: Any, mode: str, keep: int
+    repo: tr.Repository, asked: tuple[Any, str], keep: int
 ) -> None:
+    metric, mode = asked
     whole = repo.evaluate(NAMES, data="test", metric=metric, mode=mode, keep=keep, name="whole")
     found = repo.evaluate(
         NAMES, data="test", metric=metric, mode=mode, keep=keep, progressive="bounds"
@@ -124,6 +125,7 @@ def test_what_is_known_is_not_read_again(repo: tr.Repository) -> None:
     assert {edge.relation for edge in run.inputs} == {"used", "evaluated-on"}
 
 
+@pytest.mark.soak
 def test_little_memory_reads_again_and_finds_the_same(repo: tr.Repository) -> None:
     options: dict[str, Any] = {"data": "test", "metric": loss, "mode": "min", "keep": 10}
     wide = repo.evaluate(NAMES, **options, progressive="bounds", name="wide")
@@ -171,7 +173,7 @@ def test_a_condition_needs_every_score(repo: tr.Repository) -> None:
         )
 
 
-@pytest.mark.parametrize("progressive", ["bounds", "estimates"])
+@pytest.mark.parametrize("progressive", sampled(["bounds", "estimates"], 1))
 def test_of_several_metrics_one_orders(repo: tr.Repository, progressive: str) -> None:
     def several(model: Any, data: Any) -> dict[str, Any]:
         return {"right": right(model, data), "loss": loss(model, data)}

@@ -36,7 +36,7 @@ class GroupStore(Protocol):
 
     @property
     def rows(self) -> Ints:
-        """Live rows of each group, at least one."""
+        """Items of each group, at least one."""
 
     def prepare(self, groups: list[int]) -> None:
         """Read what is not there of these, side by side."""
@@ -182,13 +182,15 @@ TURNS = _TURNS_KEPT + 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRuns:
-    """The runs of one group. Arrays are int64 ``(runs,)``.
+    """The runs of one group that have items. Arrays are int64 ``(runs,)``.
 
     Attributes:
         number: number of the group.
         live: live rows of each run.
         first_row: the live row of the dataset that each begins with.
         run_bytes: decoded bytes of each.
+        counts: items of each, at least one.
+        ahead: items of the whole dataset before each.
         slot: slot of each run that has one; -1 for others.
     """
 
@@ -196,6 +198,8 @@ class GroupRuns:
     live: Ints
     first_row: Ints
     run_bytes: Ints
+    counts: Ints
+    ahead: Ints
     slot: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -209,6 +213,8 @@ class RunSlots:
         live: live rows by slot, as in `GroupRuns`.
         first_row: first live row by slot.
         run_bytes: decoded bytes by slot.
+        counts: items by slot.
+        ahead: items of the whole dataset before those in a slot.
         names: uint64, the group of each run in the high half, its place there in the low one.
     """
 
@@ -220,6 +226,8 @@ class RunSlots:
         self.live = np.zeros(capacity, np.int64)
         self.first_row = np.zeros(capacity, np.int64)
         self.run_bytes = np.zeros(capacity, np.int64)
+        self.counts = np.zeros(capacity, np.int64)
+        self.ahead = np.zeros(capacity, np.int64)
         self.names = np.zeros(capacity, np.uint64)
         self._known = known
         self._turn = 0
@@ -245,6 +253,8 @@ class RunSlots:
             self.live[fresh] = group.live[new]
             self.first_row[fresh] = group.first_row[new]
             self.run_bytes[fresh] = group.run_bytes[new]
+            self.counts[fresh] = group.counts[new]
+            self.ahead[fresh] = group.ahead[new]
             self.names[fresh] = (group.number << 32 | new).view(np.uint64)
             slot = group.slot[places]
         self._used[slot] = self._turn

@@ -103,6 +103,31 @@ class EchoedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowsWithin:
+    """How often the rows ``[first, first + rows)`` of a choice come, counted from `first`."""
+
+    choice: RowChoice
+    first: int
+    rows: int
+
+    @property
+    def total(self) -> int:
+        return int(self.before(np.array([self.rows]))[0])
+
+    def before(self, rows: Ints) -> Ints:
+        items = self.choice.before(np.concatenate(([self.first], rows + self.first)))
+        inside: Ints = items[1:] - items[0]
+        return inside
+
+    def row_of(self, items: Ints) -> Ints:
+        ahead = self.choice.before(np.array([self.first]))
+        return self.choice.row_of(items + ahead) - self.first
+
+    def counts(self, start: int, stop: int) -> Ints:
+        return self.choice.counts(self.first + start, self.first + stop)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RowCounts:
     """Rows that come any number of times.
 
@@ -297,9 +322,7 @@ class Items(Protocol):
 
 def items_total(items: Items) -> int:
     """The length of the epoch."""
-    if isinstance(items, RowItems) and isinstance(items.choice, EveryRow):
-        return items.choice.rows
-    return int(items.counts.sum())
+    return items.choice.total if isinstance(items, RowItems) else int(items.counts.sum())
 
 
 def placed(stretch: StepStretch, items: Items) -> StepStretch:

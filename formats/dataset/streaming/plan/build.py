@@ -10,9 +10,9 @@ themselves are proved when they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -220,10 +220,18 @@ def plan_stream(
         )
     by_schema = tuple(each.name for each in dataset.schema.columns if each.name in names)
     read = read or dataset
-    eager = partial(_plan_whole, dataset, by_schema, options, read)
-    if sampling.is_every_row and (options.shuffle is True or options.shuffle == "pages"):
+    chosen = cache(partial(choose, dataset, sampling))
+    eager = partial(_plan_whole, dataset, by_schema, options, read, chosen)
+    of_rows = sampling.pack is None and sampling.bucket is None
+    if of_rows and (options.shuffle is True or options.shuffle == "pages"):
         grouped = plan_groups(
-            read, by_schema, eager, batch_size=batch_size, window_bytes=sampling.window_bytes
+            read,
+            by_schema,
+            eager,
+            batch_size=batch_size,
+            window_bytes=sampling.window_bytes,
+            choose=chosen,
+            echo=sampling.echo,
         )
         if grouped is not None:
             return grouped
@@ -231,12 +239,15 @@ def plan_stream(
 
 
 def _plan_whole(
-    dataset: StoredDataset, names: tuple[str, ...], options: StreamOptions, read: StoredDataset
+    dataset: StoredDataset,
+    names: tuple[str, ...],
+    options: StreamOptions,
+    read: StoredDataset,
+    chosen: Callable[[], RowSelection | None],
 ) -> StreamPlan:
     """Plan with all runs in view."""
     _read_indexes(read, names)
-    sampling = options.sampling
-    selection = choose(dataset, sampling)
+    sampling, selection = options.sampling, chosen()
     packing, lengths = _packing(dataset, names, sampling.pack, selection)
     if sampling.bucket is not None:
         lengths = row_lengths(dataset, sampling.bucket)
@@ -379,6 +390,8 @@ def _chosen(
 
 
 def _named_rows(dataset: StoredDataset, rows: Any) -> RowBits:
+    if isinstance(rows, RowBits):
+        return rows
     if isinstance(rows, str | Mapping | RowExpression | pc.Expression):
         raise InvalidInputError(
             f"rows are a slice, row numbers, a mask or row ids, got {rows!s:.80}. A predicate is "

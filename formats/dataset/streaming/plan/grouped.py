@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tensorrepo.formats.common.dtypes import Ints
-from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES, Leaf, LeafEntry
+from tensorrepo.formats.dataset.metadata.manifest import Leaf, LeafEntry
 from tensorrepo.formats.dataset.metadata.tree_read import Links, leaf_part, read_index, read_leaf
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
@@ -42,7 +42,14 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
     grouped_lanes,
     slotted,
 )
-from tensorrepo.formats.dataset.streaming.order.items import EveryRow, Items, RowItems
+from tensorrepo.formats.dataset.streaming.order.items import (
+    EveryRow,
+    Items,
+    RowChoice,
+    RowItems,
+    RowSelection,
+    RowsWithin,
+)
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
 from tensorrepo.formats.dataset.streaming.plan.pages import (
@@ -110,9 +117,13 @@ class GroupTable:
         """The live row of the dataset that each group begins with."""
         return np.cumsum(self.rows) - self.rows
 
-    def open(self, group: int) -> OpenGroup:
-        """Read what is to be known of a group."""
+    def open(self, group: int, number: int, choice: RowChoice) -> OpenGroup:
+        """Read what is to be known of a group, whose `number` counts groups with items."""
         low, high = self._first_part[group : group + 2].tolist()
+        first, selection = self.first_row.item(group), None
+        if not isinstance(choice, EveryRow):
+            inside = RowsWithin(choice, first, self.rows.item(group))
+            selection = RowSelection(inside, None, "")
         part = open_part(self.dataset, [self._part(at) for at in range(low, high)])
         plan = make_plan(
             [(name, column_index(part, name)) for name in self.names],
@@ -122,9 +133,13 @@ class GroupTable:
             window_bytes=self.window_bytes,
             shuffle=False,
             deleted=live_rows(part),
+            selection=selection,
         )
-        first_row = plan.first_row + self.first_row[group]
-        return OpenGroup(GroupRuns(group, plan.live, first_row, plan.run_bytes), part, plan)
+        first_row = plan.first_row + first
+        ahead = choice.before(first_row)
+        counts = choice.before(first_row + plan.live) - ahead
+        runs = GroupRuns(number, plan.live, first_row, plan.run_bytes, counts, ahead)
+        return OpenGroup(runs, part, plan)
 
     def _part(self, at: int) -> tuple[Leaf, Links]:
         number = self.parts.leaf.item(at)
@@ -156,18 +171,27 @@ class OpenGroup:
 
 
 class OpenGroups:
-    """The groups that lanes are in. Thread-safe."""
+    """The groups of one epoch that lanes are in, by number among those with items. Thread-safe."""
 
-    def __init__(self, table: GroupTable, lanes: int) -> None:
-        """Prepare for so many lanes, each in a group of its own."""
+    def __init__(self, table: GroupTable, lanes: int, turn_rows: int = 0) -> None:
+        """Prepare for so many lanes, each in a group of its own, that give so many items a turn."""
         self.table = table
-        self._most = lanes + lanes // 8 + _SPARE_GROUPS
+        self.rows = self._groups = np.zeros(0, np.int64)
+        self._lanes, self._turn_rows, self._most = lanes, turn_rows, 0
+        self._choice: RowChoice = EveryRow(0)
         self._open: OrderedDict[int, OpenGroup] = OrderedDict()
         self._lock = Lock()
 
-    @property
-    def rows(self) -> Ints:
-        return self.table.rows
+    def choose(self, choice: RowChoice) -> None:
+        """Give the groups the items of an epoch; called before anything is asked of them."""
+        first = self.table.first_row
+        rows = choice.before(first + self.table.rows) - choice.before(first)
+        self._groups = np.flatnonzero(rows)
+        self._choice, self.rows = choice, rows[self._groups]
+        self._open.clear()
+        # Groups of which few rows were chosen are passed through within a turn.
+        passed = self._turn_rows * self._groups.size // max(1, choice.total)
+        self._most = self._lanes + self._lanes // 8 + _SPARE_GROUPS + passed
 
     def prepare(self, groups: Sequence[int]) -> None:
         """Read what is not there of these, side by side."""
@@ -192,7 +216,7 @@ class OpenGroups:
             if open_group is not None:
                 self._open.move_to_end(group)
                 return open_group
-        fresh = self.table.open(group)
+        fresh = self.table.open(self._groups.item(group), group, self._choice)
         with self._lock:
             open_group = self._open.setdefault(group, fresh)
             while len(self._open) > self._most:
@@ -200,23 +224,17 @@ class OpenGroups:
         return open_group
 
 
-def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts | None:
-    """Where the groups of a dataset lie; None where values of some fragments were set later."""
+def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts:
+    """Where the groups of a dataset lie, which has a leaf."""
     entries = dataset.root.leaves
     first_rows = np.cumsum([0, *(entry.rows for entry in entries)]).tolist()
 
-    def of_leaf(number: int) -> Ints | None:
+    def of_leaf(number: int) -> Ints:
         leaf, _ = read_leaf(dataset.objects, dataset.links, entries[number])
-        if (leaf.fragments["flags"] & HAS_PATCHES).any():
-            return None
         return _parts_of_leaf(leaf, number, first_rows[number], group_rows)
 
     with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
-        by_leaf = list(threads.map(of_leaf, range(len(entries))))
-    tables = [table for table in by_leaf if table is not None]
-    if len(tables) < len(by_leaf) or not tables:
-        return None
-    parts = np.concatenate(tables, axis=1)
+        parts = np.concatenate(list(threads.map(of_leaf, range(len(entries)))), axis=1)
     live = np.bincount(parts[0], parts[4])
     return GroupParts(*parts[:, live[parts[0]] > 0])
 
@@ -235,6 +253,7 @@ def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> 
 LEAST_BYTES = 16 << 30  # decoded, of the leading column: less is planned as a whole
 _LEAST_GROUP_RUNS = 128
 _OPEN_RUNS = 1 << 19  # about so many are known at once
+_LEAST_SHARE = 4  # of so many runs on average one has an item: less is planned as a whole
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -262,11 +281,8 @@ class GroupedPlan(StreamPlan):
     @property
     def runs(self) -> int:
         """About how many there are."""
-        return max(1, self.rows // self.arrangement.run_rows)
-
-    @property
-    def expected_items(self) -> int:
-        return self.rows
+        rows = self.rows if self.selection is None else self.selection.chosen.total
+        return max(1, min(self.rows // self.arrangement.run_rows, rows))
 
     @property
     def mean_run_bytes(self) -> int:
@@ -282,9 +298,9 @@ class GroupedPlan(StreamPlan):
 
     def opened(self, batch_size: int, ahead_bytes: int) -> GroupedPlan:
         lanes = self.arrangement.lanes
-        store = OpenGroups(self.table, lanes)
         ahead_rows = min(2 * ahead_bytes // max(1, self.item_bytes), MOST_STRETCH_ROWS)
         turn_rows = max(STRETCH_ROWS, 2 * lanes, ahead_rows) + batch_size
+        store = OpenGroups(self.table, lanes, turn_rows)
         slots = RunSlots(TURNS * turn_rows, store.known)
         return replace(
             self,
@@ -300,15 +316,18 @@ class GroupedPlan(StreamPlan):
             return replace(self, arrangement=arrangement)
         return replace(self.eager(), arrangement=arrangement)
 
-    def items(self, seed: int, epoch: int) -> Items:  # noqa: ARG002  every row, in each
-        return RowItems(
-            np.zeros(0, np.int64), self.live, EveryRow(self.rows), self.first_row, self.first_row
-        )
+    def items(self, seed: int, epoch: int) -> Items:
+        choice, slots = self.choice(seed, epoch) or EveryRow(self.rows), self.slots
+        numbers = np.arange(slots.live.size)
+        return RowItems(numbers, slots.counts, choice, slots.first_row, slots.ahead)
 
-    def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:  # noqa: ARG002
+    def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
         chosen, store = self.arrangement, self.store
+        items = items or self.items(seed, epoch)
+        assert isinstance(items, RowItems), "nothing is packed"
+        store.choose(items.choice)
         unread = Grouping(
-            store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).live, chosen.run_rows
+            store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).counts, chosen.run_rows
         )
         lanes, bands = chosen.lanes, chosen.bands
         laid = grouped_lanes(unread, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
@@ -322,11 +341,13 @@ def plan_groups(
     *,
     batch_size: int,
     window_bytes: int,
+    choose: Callable[[], RowSelection | None] = lambda: None,
+    echo: int = 1,
     most_runs: int = MOST_RUNS,
     least_bytes: int = LEAST_BYTES,
     group_runs: int | None = None,
 ) -> GroupedPlan | None:
-    """The plan of a stream of every row in the order "pages", in groups.
+    """The plan of a stream of rows in the order "pages", in groups.
 
     Args:
         dataset: dataset to stream.
@@ -334,12 +355,14 @@ def plan_groups(
         eager: maker of the plan of all runs.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
+        choose: chooser of the rows that come, called where there are many runs.
+        echo: how often each of them is given.
         most_runs: most runs that are planned one by one.
         least_bytes: decoded bytes of the leading column, of which less is planned run by run.
         group_runs: about how many runs make a group; None: as many as let few enough be open.
 
     Returns:
-        The plan; None where the dataset has few runs, or such as cannot be read alone.
+        The plan; None where the dataset has few runs, or few of them have rows that come.
     """
     if dataset.root.rows <= most_runs:
         return None
@@ -355,13 +378,16 @@ def plan_groups(
     group_runs = group_runs or max(_LEAST_GROUP_RUNS, min(GROUP_RUNS, _OPEN_RUNS // lanes))
     chosen = Arrangement("pages", lanes, bands, group_rows=group_runs * run_rows, run_rows=run_rows)
     parts = group_parts(dataset, chosen.group_rows)
-    if parts is None or not parts.number.size:
-        return None
     own_bytes = max(1, window_bytes // (2 * lanes))
     table = GroupTable(dataset, names, leading, own_bytes, chosen.group_rows, parts)
-    sample, store = table.open(0), OpenGroups(table, 0)
+    selection, store = choose(), OpenGroups(table, 0)
+    choice = EveryRow(dataset.rows) if selection is None else selection.chosen
+    store.choose(choice)
+    if not store.rows.size or not _has_many(selection, store.rows.size * group_runs, most_runs):
+        return None
+    sample = store.get(0)
     stored = {each.id: each.stored_bytes for each in dataset.root.statistics}
-    groups = dataset.rows / int(sample.runs.live.sum())
+    groups = choice.total / int(sample.runs.counts.sum())
     columns = tuple(
         replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )
@@ -375,12 +401,21 @@ def plan_groups(
         none,
         none,
         none,
+        selection=selection,
+        echo=echo,
         table=table,
         sample=sample,
         slots=RunSlots(0, store.known),
         store=store,
         eager=eager,
     )
+
+
+def _has_many(selection: RowSelection | None, runs: int, most_runs: int) -> bool:
+    """Whether so many runs, of groups with rows that were chosen, are worth planning by groups."""
+    if selection is None:
+        return True
+    return runs > most_runs and selection.expected_rows * _LEAST_SHARE >= runs
 
 
 def _raw_bytes(dataset: StoredDataset, names: tuple[str, ...]) -> int:

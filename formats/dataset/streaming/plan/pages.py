@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Items,
     PackedItems,
     Packing,
+    RowChoice,
     RowLengths,
     RowSelection,
     items_total,
@@ -227,11 +228,16 @@ class StreamPlan:
     def leading(self) -> ColumnPlan:
         return next(column for column in self.columns if column.reading == "leading")
 
-    def items(self, seed: int, epoch: int) -> Items:
-        """The items of one epoch."""
+    def choice(self, seed: int, epoch: int) -> RowChoice | None:
+        """How often each row comes in one epoch; None: each once."""
         choice = None if self.selection is None else self.selection.choice(seed, epoch)
         if self.echo > 1:
             choice = EchoedRows(EveryRow(self.rows) if choice is None else choice, self.echo)
+        return choice
+
+    def items(self, seed: int, epoch: int) -> Items:
+        """The items of one epoch."""
+        choice = self.choice(seed, epoch)
         if self.packing is None:
             return row_items(self.first_row, self.live, choice)
         pages = self.leading.first_page

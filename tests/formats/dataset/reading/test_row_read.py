@@ -32,7 +32,7 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.columns import MappedObjects, Pages, presented
 from tests.support.builders.datasets import equal, value
 from tests.support.builders.objects import MemoryObjects
-from tests.support.effort import examples
+from tests.support.effort import examples, sampled_product
 from tests.support.faults.damage import flipped
 
 COLUMNS = {
@@ -111,7 +111,7 @@ def _widened(row: Any, column: Column) -> Any:
 
 @pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
 @pytest.mark.parametrize("name", COLUMNS)
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(3))
 @given(forms=st.lists(FORMS, min_size=1, max_size=6), seed=st.integers(0, 2**32), data=st.data())
 def test_rows_are_what_pages_and_patches_say(
     name: str, kind: type[MemoryObjects], forms: list[str], seed: int, data: st.DataObject
@@ -234,10 +234,14 @@ REGIONS = [
 ]
 
 
-@pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("form", ["plain", "packed", "narrow", "missing"])
-@pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
-@pytest.mark.parametrize("tile", [None, (2, 2, 3)])
+@sampled_product(
+    "region,form,kind,tile",
+    REGIONS,
+    ["plain", "packed", "narrow", "missing"],
+    [MemoryObjects, MappedObjects],
+    [None, (2, 2, 3)],
+    dev=24,
+)
 def test_a_region_is_that_part_of_the_row(
     region: Any, form: str, kind: type[MemoryObjects], tile: tuple[int, ...] | None
 ) -> None:

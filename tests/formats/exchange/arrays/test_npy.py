@@ -26,6 +26,7 @@ from tensorrepo.formats.exchange.arrays.columns import read_array
 from tensorrepo.formats.exchange.arrays.npy import npz_arrays, read_npy, read_npz
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.builders.foreign import rows_of, store
+from tests.support.effort import sampled_product
 
 RNG = np.random.default_rng(1)
 DTYPES = ["?", "i1", "<i2", ">i4", "<i8", "u1", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16"]
@@ -45,8 +46,7 @@ def npy(header: str, data: bytes = b"", version: tuple[int, int] = (1, 0)) -> by
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(7,), (7, 2), (5, 3, 4)])
+@sampled_product("order,shape", ["C", "F"], [(7,), (7, 2), (5, 3, 4)], dev=2)
 def test_every_number_type_and_order_is_read(
     dtype: str, order: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:

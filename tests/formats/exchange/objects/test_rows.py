@@ -15,6 +15,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.foreign import rows_of, store
 
 
+@pytest.mark.soak
 def test_a_generator_is_walked_in_bounded_memory() -> None:
     def rows() -> Iterator[dict[str, Any]]:
         for number in range(3000):

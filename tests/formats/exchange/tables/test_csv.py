@@ -212,6 +212,7 @@ def test_any_rows_survive_csv(
     assert rows_of(store(read_csv(path))) == [first, *rows]
 
 
+@pytest.mark.soak
 def test_memory_stays_at_a_few_blocks(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     with path.open("wb") as file:

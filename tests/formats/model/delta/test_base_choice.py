@@ -235,6 +235,7 @@ def test_members_are_cut_where_those_of_the_base_are() -> None:
     assert np.array_equal(open_model(objects, tuned.entry).load()["w"], near(value, 4))
 
 
+@pytest.mark.soak
 def test_memory_is_bounded_by_the_budget_when_frames_are_encoded_against_others() -> None:
     objects = MemoryObjects()
     value = weights(3, (24 * FRAME,))

@@ -11,15 +11,14 @@ from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import PLANES
 from tensorrepo.formats.native import delta_tokens, frequency_tables
 from tensorrepo.formats.native.delta_tokens import Numbers
+from tests.support.effort import sampled_product
 
 pytestmark = pytest.mark.skipif(delta_tokens.NATIVE is None, reason="the kernel was not built")
 
 KINDS = [Numbers(1, True, 0), Numbers(2, True, 8), Numbers(4, True, 8), Numbers(8, False, 0)]
 
 
-@pytest.mark.parametrize("of", KINDS, ids=lambda of: f"{of.bits} bits")
-@pytest.mark.parametrize("count", [1, 700, 5000, 20_001])
-@pytest.mark.parametrize("spread", [0, 3, 1 << 7, 1 << 30])
+@sampled_product("of,count,spread", KINDS, [1, 700, 5000, 20_001], [0, 3, 1 << 7, 1 << 30], dev=16)
 def test_distances_are_encoded_and_expected_alike(
     of: Numbers, count: int, spread: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

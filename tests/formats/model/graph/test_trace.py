@@ -25,6 +25,7 @@ def example() -> tuple[Any, ...]:
     return (torch.zeros(2, 1, 8, 8),)
 
 
+@pytest.mark.soak
 def test_an_exported_module_names_its_operations_and_tensors() -> None:
     graph = trace_module(small_network(), example())
     ops = [node.op for node in graph.nodes]

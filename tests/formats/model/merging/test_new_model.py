@@ -251,6 +251,7 @@ def test_the_content_of_a_reader_is_what_is_stored(size: int) -> None:
     assert content_of(ArrayTensor(values, TYPES["F64"], (size,))) == model.content("w")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", sampled(["ties", "slerp", "average"], 1))
 def test_a_blend_needs_little_memory_whatever_the_size(method: str) -> None:
     sides = [_Floats(10 * FRAME, salt=salt) for salt in (1, 2)]

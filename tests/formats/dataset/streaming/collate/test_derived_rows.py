@@ -276,6 +276,7 @@ def _derive(folder: str, seed: int, told: Any) -> None:
     told.put((sum(sums), counted(found)))
 
 
+@pytest.mark.soak
 def test_two_processes_at_once_share_rows_and_read_no_torn_one(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     told = spawn.Queue()

@@ -21,6 +21,7 @@ from tests.support.builders.streams import (
     row_numbers,
     stream,
 )
+from tests.support.effort import sampled_product
 
 ROWS = 600
 SCHEMA = Schema((Column("x", Tensor("float32", (1024,))),))
@@ -56,8 +57,9 @@ def test_the_next_epoch_is_on_its_way_when_this_one_ends() -> None:
     assert lasting_stream_threads() == []
 
 
-@pytest.mark.parametrize("objects", [MemoryObjects, MappedObjects])
-@pytest.mark.parametrize("shuffle", ["pages", "buffer", "global", False])
+@sampled_product(
+    "objects,shuffle", [MemoryObjects, MappedObjects], ["pages", "buffer", "global", False], dev=3
+)
 def test_order_and_positions_are_those_of_epochs_read_alone(objects: Any, shuffle: Any) -> None:
     together = opened(objects(), next_epoch=True, shuffle=shuffle)
     alone = opened(objects(), next_epoch=False, shuffle=shuffle)

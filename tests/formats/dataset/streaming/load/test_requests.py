@@ -14,6 +14,7 @@ from tensorrepo.formats.dataset.streaming.load.requests import (
     RunJob,
 )
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
+from tests.support.effort import sampled_product
 from tests.support.faults.scripted import CHUNK
 from tests.support.faults.slow_links import Link, cold_start
 
@@ -42,8 +43,7 @@ def orders(found: list[Job]) -> list[int]:
 # ------------------------------------------------------------------------------ a cold start
 
 
-@pytest.mark.parametrize("latency_ms", [20, 50])
-@pytest.mark.parametrize("shared", [True, False])
+@sampled_product("latency_ms,shared", [20, 50], [True, False], dev=2)
 def test_a_cold_start_hands_out_early_and_then_uses_the_link(latency_ms: int, shared: bool) -> None:
     link = Link(125e6, latency_ms / 1000, noise=0.1)
     first = 129  # half of 256 lanes, and one

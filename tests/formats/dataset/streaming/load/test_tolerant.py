@@ -29,6 +29,7 @@ from tests.support.builders.streams import (
     stream,
     stream_threads,
 )
+from tests.support.effort import sampled_product
 
 PAGE = 20  # of column x, whose pages are the runs
 STORES = [MappedObjects, MemoryObjects]
@@ -95,9 +96,7 @@ def rows_in(batches: list[Any]) -> list[int]:
     return sorted(row for batch in batches for row in batch.rows.tolist())
 
 
-@pytest.mark.parametrize("shuffle", ["pages", "global", "buffer", False])
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("codec", Codec)
+@sampled_product("shuffle,store,codec", ["pages", "global", "buffer", False], STORES, Codec, dev=7)
 def test_rows_of_a_damaged_page_are_left_out(
     store: type[MemoryObjects], codec: Codec, shuffle: Any
 ) -> None:

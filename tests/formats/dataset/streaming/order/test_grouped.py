@@ -152,11 +152,12 @@ def test_odd_lanes_and_bands_that_do_not_divide_are_refused(lanes: int, bands: i
 
 def test_a_slot_that_went_to_another_run_is_not_that_of_the_first_any_more() -> None:
     counts = np.array([4, 4])
-    group = GroupRuns(0, counts, np.array([0, 4]), counts)
+    first = np.array([0, 4])
+    group = GroupRuns(0, counts, first, counts, counts, first)
     slots = RunSlots(2, {0: group}.get)
-    first = int(slots.of(group, np.array([0]))[0])
+    slot = int(slots.of(group, np.array([0]))[0])
     for _ in range(TURNS):
         slots.begin()
-    assert int(slots.of(group, np.array([1]))[0]) == first
+    assert int(slots.of(group, np.array([1]))[0]) == slot
     again = int(slots.of(group, np.array([0]))[0])
-    assert (slots.where(first), slots.where(again)) == ((0, 1), (0, 0))
+    assert (slots.where(slot), slots.where(again)) == ((0, 1), (0, 0))

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
-from tensorrepo.formats.dataset.streaming.options import Ranks
+from tensorrepo.formats.dataset.streaming.options import Ranks, Sampling
+from tensorrepo.formats.dataset.streaming.plan.build import choose
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -57,12 +58,15 @@ def made(store: type[MemoryObjects]) -> StoredDataset:
 def grouped(dataset: StoredDataset, **options: Any) -> BatchStream:
     """A stream by groups, however few runs it has."""
     found = stream(dataset, batch_size=16, window=40_000, seed=3, **options)
+    sampling = found.options.sampling
     plan = plan_groups(
         dataset,
         ("x", "y", "t", "r", "n"),
         lambda: plan_of(found),
         batch_size=16,
         window_bytes=40_000,
+        choose=partial(choose, dataset, sampling),
+        echo=sampling.echo,
         most_runs=8,
         least_bytes=0,
         group_runs=6,
@@ -134,6 +138,7 @@ def shares(found: BatchStream, world: int) -> Iterator[list[int]]:
         yield [row for batch in one for row in batch.rows.tolist()]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("world", sampled([3, 2], 1))
 def test_ranks_share_each_row(world: int) -> None:
     found = grouped(made(MappedObjects), last="short")
@@ -141,6 +146,7 @@ def test_ranks_share_each_row(world: int) -> None:
     assert sorted(rows) == list(range(len(ROWS)))
 
 
+@pytest.mark.soak
 def test_workers_take_turns_at_all_steps() -> None:
     found = grouped(made(MappedObjects))
     parts = [[batch.rows.tolist() for batch in found.in_turn(at, 3)] for at in range(3)]
@@ -149,6 +155,7 @@ def test_workers_take_turns_at_all_steps() -> None:
     assert [step for at in range(len(steps)) for step in [parts[at % 3][at // 3]]] == steps
 
 
+@pytest.mark.soak
 def test_a_state_is_gone_on_with_by_groups_and_by_a_plan_of_all_runs() -> None:
     found = grouped(made(MappedObjects))
     batches = iter(found)
@@ -198,14 +205,61 @@ def test_damaged_pages_are_left_out_where_that_was_asked_for(
     assert rows == set(range(len(ROWS))) - set(range(low, high))
 
 
-def test_values_that_were_set_later_are_planned_run_by_run() -> None:
+def test_values_that_were_set_later_come_from_groups_too() -> None:
     dataset = made(MappedObjects)
-    link = update_rows(dataset.objects, dataset, [7], {"x": np.ones(100)})  # type: ignore[arg-type]
-    changed = open_dataset(dataset.objects, link.digest)
-    assert plan_groups(
-        changed, NAMES, lambda: None, batch_size=16, window_bytes=40_000,  # type: ignore[arg-type, return-value]
-        most_runs=8, least_bytes=0,
-    ) is None  # fmt: skip
+    rows = [7, 8, 49, 50, 333, 998]
+    values = {"x": np.full((6, 100), -1, np.float32), "t": [None, *"abcde"]}
+    link = update_rows(dataset.objects, dataset, rows, values)  # type: ignore[arg-type]
+    dataset = open_dataset(dataset.objects, link.digest)
+    link = update_rows(dataset.objects, dataset, [8, 500], {"n": [3, None]})  # type: ignore[arg-type]
+    found = grouped(open_dataset(dataset.objects, link.digest))
+    expected = values_of(whole(found))
+    assert values_of(found) == expected
+    assert sum(row[2] in {*"abcde"} for batch in expected for row in batch) == 5
+
+
+ROW_WEIGHTS = np.random.default_rng(7).random(len(ROWS)) * (np.arange(len(ROWS)) % 3 > 0)
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "some rows": {"rows": [*range(0, 400, 3), *range(700, 1000, 2)]},
+    "rows that fit": {"where": "y < 300 or y > 640"},
+    "weights": {"weights": ROW_WEIGHTS, "epoch_rows": 700},
+    "more than once": {"weights": 3 * ROW_WEIGHTS},
+    "classes": {"balance": "n", "where": "n is not null"},
+    "echo": {"echo": 3},
+    "echo of some rows": {"echo": 2, "rows": slice(100, 900, 2)},
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_chosen_rows_come_as_often_and_in_the_order_of_a_plan_of_all_runs(
+    sampling: dict[str, Any],
+) -> None:
+    found = grouped(made(MappedObjects), **sampling)
+    for epoch in range(2):
+        found.set_epoch(epoch)
+        every = whole(found)
+        every.set_epoch(epoch)
+        assert values_of(found) == values_of(every)
+        assert found.rows == every.rows
+
+
+def test_a_state_of_chosen_rows_is_gone_on_with_by_groups() -> None:
+    found = grouped(made(MappedObjects), **SAMPLINGS["weights"])
+    batches = iter(found)
+    for _ in range(12):
+        next(batches)
+    again = grouped(dataset_of(found), **SAMPLINGS["weights"])
+    again.load_state_dict(found.state_dict())
+    assert [batch.rows.tolist() for batch in again] == [batch.rows.tolist() for batch in batches]
+
+
+def test_few_rows_of_many_runs_are_planned_run_by_run() -> None:
+    dataset = made(MappedObjects)
+    few = partial(choose, dataset, Sampling(rows=range(0, 1000, 50)))
+    options: dict[str, Any] = {"batch_size": 16, "window_bytes": 40_000, "group_runs": 6}
+    options |= {"most_runs": 8, "least_bytes": 0}
+    found = plan_groups(dataset, NAMES, lambda: plan_of(grouped(dataset)), choose=few, **options)
+    assert found is None
 
 
 @pytest.mark.parametrize("option", [{"most_runs": 1 << 20}, {"least_bytes": 1 << 30}])
@@ -258,6 +312,7 @@ def peak_bytes(fragments: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.soak
 def test_four_times_the_pages_take_no_more_memory() -> None:
     few, many = peak_bytes(500), peak_bytes(2000)
     # Their page entries alone would take more than half a megabyte.
