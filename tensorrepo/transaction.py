@@ -263,19 +263,19 @@ class Transaction:
         progress: Callable[[int, int, str], None] | None = None,
         **options: int,
     ) -> IndexReport:
-        """An index that `Dataset.nearest` or `Dataset.search` asks; or one brought up to date.
+        """An index that `Dataset.nearest`, `search` or `find` asks; or one brought up to date.
 
-        It is an entry ``indexes/DATASET/COLUMN``. Where rows changed since it was made, searches
-        compare these themselves, so that they never answer with what was; called again, this reads
-        and indexes them alone. All is made anew when the kind, the metric or an option is another
-        one.
+        It is an entry ``indexes/DATASET/COLUMN``, of values ``indexes/DATASET/COLUMN.values``.
+        Where rows changed since it was made, searches compare these themselves, so that they never
+        answer with what was; called again, this reads and indexes them alone. All is made anew when
+        the kind, the metric or an option is another one.
 
         Args:
             dataset: name of a dataset of the branch.
-            column: column of vectors or of text.
+            column: column of vectors, of text, or of one value a row.
             kind: "ivf_pq", "ivf_sq", "ivf_flat", "ivf_hnsw_sq" (or "hnsw") or "ivf_hnsw_pq" of
-                vectors, "text" of text. None: that of the index which is there, else "ivf_pq" or
-                "text".
+                vectors, "text" of words, "btree" of values, for equality and ranges. None: that of
+                the index which is there, else "ivf_pq", "text" of a column of text, or "btree".
             metric: "l2", "cosine" or "dot": the distance that is asked for; None: likewise, else
                 "l2".
             progress: receives how much is done of a stage, of how much, and what the stage is.
@@ -288,7 +288,7 @@ class Transaction:
         Raises:
             NotFoundError: no such dataset or column.
             InvalidInputError: a kind, metric or option that does not fit the column.
-            UnsupportedError: pylance is not installed.
+            UnsupportedError: pylance, which all but "btree" need, is not installed.
 
         Example:
             ``tx.create_index("photos", "embedding", kind="ivf_pq", metric="cosine")``

@@ -1,8 +1,9 @@
-"""Nearest neighbours and BM25 by an index, beside Lance on the same index and beside no index."""
+"""Neighbours, BM25 and conditions by an index, beside Lance's of the same kind and beside none."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ CENTRES, SPREAD = 5000, 0.5
 SUB_VECTORS = 16
 TEXTS, WORDS_EACH, VOCABULARY = 1_000_000, 10, 50_000
 STEP = 1 << 16
+VALUES, VALUE_STEP, RANGE = 20_000_000, 1 << 20, 100
 
 
 def nearest_indexed(folder: Path, options: Options) -> dict[str, Any]:
@@ -173,6 +175,84 @@ def _words(dataset: Any, words: str, *, exact: bool) -> None:
     assert len(dataset.search("t", words, exact=exact)) == K
 
 
+def find_indexed(folder: Path, options: Options) -> dict[str, Any]:
+    """Equality and a range of 100 on a permutation of int64, by an index, Lance's, and a scan."""
+    lance = _lance()
+    rows = max(STEP, int(VALUES * options.scale))
+    values = np.random.default_rng(SEED).permutation(rows)
+    repo = tr.init(folder / "store", author="Bench <bench@example.org>")
+    with repo.transaction(message="values") as tx:
+        draft = tx.create_dataset("d", columns={"u": "int64"})
+        for part in portions(rows, VALUE_STEP):
+            draft.append({"u": values[part]})
+    made = {"index": _timed(lambda: _value_index(repo))}
+    batches = (pa.record_batch({"u": values[part]}) for part in portions(rows, VALUE_STEP))
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("u", pa.int64())]), batches)
+    theirs = lance.write_dataset(reader, str(folder / "lance"), max_rows_per_file=1 << 31)
+    made["lance"] = _timed(lambda: theirs.create_scalar_index("u", "BTREE"))
+    theirs = lance.dataset(str(folder / "lance"))
+    found: dict[str, Any] = {"rows": rows, "range": RANGE, "lance": lance.__version__}
+    found |= {f"made_{name}_s": round(seconds, 2) for name, seconds in made.items()}
+    # A process that has just begun: the index and its blocks are read for the first time.
+    opened = tr.open(repo.context.url).dataset("d")
+    found["first_ms"] = round(1e3 * _timed(lambda: opened.find(_expression(7, 1))), 2)
+    for name, width in (("equal", 1), ("range", RANGE)):
+        found |= _found(options, opened, theirs, rows, width, name)
+    return found
+
+
+def _value_index(repo: Any) -> None:
+    with repo.transaction(message="index") as tx:
+        tx.create_index("d", "u")
+
+
+def _found(
+    options: Options, dataset: Any, theirs: Any, rows: int, width: int, name: str
+) -> dict[str, Any]:
+    """Each side is asked for other values in each round, all of them for the same."""
+    wanted = np.random.default_rng(SEED + width).integers(0, rows - width, 20 * options.rounds)
+    at = {side: iter(wanted.tolist()) for side in ("index", "text", "lance", "scan")}
+
+    def lances() -> None:
+        where = _between(next(at["lance"]), width)
+        table = theirs.scanner(columns=[], with_row_id=True, filter=where).to_table()
+        assert table.num_rows == width
+
+    def ours(side: str, *, exact: bool = False) -> None:
+        low = next(at[side])
+        where = _between(low, width) if side != "index" else _expression(low, width)
+        assert len(dataset.find(where, exact=exact)) == width
+
+    sides = {
+        "index": lambda: ours("index"),
+        "text": lambda: ours("text"),
+        "lance": lances,
+    }
+    warm = take_turns(10 * options.rounds, sides)
+    scans = take_turns(options.rounds, {"scan": lambda: ours("scan", exact=True)})
+    told = {f"{name}_{key}": value for key, value in medians_ms(warm | scans).items()}
+    told[f"{name}_of_lance"] = ratio(warm["lance"], warm["index"])
+    told[f"{name}_times_as_fast_as_a_scan"] = round(
+        told[f"{name}_scan_ms"] / told[f"{name}_index_ms"], 1
+    )
+    return told
+
+
+def _between(low: int, width: int) -> str:
+    return f"u = {low}" if width == 1 else f"u >= {low} AND u < {low + width}"
+
+
+def _expression(low: int, width: int) -> Any:
+    column = tr.col("u")
+    return column == low if width == 1 else (column >= low) & (column < low + width)
+
+
+def _timed(act: Any) -> float:
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
 def _lance() -> Any:
     try:
         import lance
@@ -210,4 +290,8 @@ def _texts(rows: int) -> Iterator[list[str]]:
         yield [" ".join(f"w{each}" for each in row) for row in ranks.tolist()]
 
 
-CASES = {"nearest_indexed": nearest_indexed, "search_text_indexed": search_text_indexed}
+CASES = {
+    "nearest_indexed": nearest_indexed,
+    "search_text_indexed": search_text_indexed,
+    "find_indexed": find_indexed,
+}

@@ -39,6 +39,12 @@ from tensorrepo.formats.search_index.kinds import VECTOR_KINDS, IndexRequest
 from tensorrepo.formats.search_index.known_rows import KnownRows
 from tensorrepo.formats.search_index.lance_segment import Progress, make_segment_files
 from tensorrepo.formats.search_index.opened_index import OpenedIndexes
+from tensorrepo.formats.search_index.sorted_values import (
+    SortKeys,
+    make_sorted_segment,
+    most_rows,
+    sort_keys,
+)
 from tensorrepo.formats.search_index.stored_index import (
     LENGTHS,
     MOST_ROWS,
@@ -103,7 +109,9 @@ def plan_index(
     why = "" if before is None else _differs(before, column, request)
     if before is not None and not why:
         try:
-            return _plan_increment(KnownRows.of(before, dataset, column))
+            return _plan_increment(
+                KnownRows.of(before, dataset, column), _most_rows(request, column)
+            )
         except NotFoundError:
             why = f"version {before.dataset:.12} of the dataset, which it knew, is gone"
     every = live_rows(dataset).physical(np.arange(dataset.rows))
@@ -118,18 +126,25 @@ def _differs(before: StoredIndex, column: Column, request: IndexRequest) -> str:
     return "its options were others" if before.options != request.options else ""
 
 
-def _plan_increment(known: KnownRows) -> IndexPlan:
+def _most_rows(request: IndexRequest, column: Column) -> int:
+    """How many rows a segment has at most."""
+    return most_rows(column) if request.family == "values" else MOST_ROWS
+
+
+def _plan_increment(known: KnownRows, most: int) -> IndexPlan:
     segments = known.index.segments
     rows = [known.every_row(at) for at in range(len(segments))]
     live = [int(np.count_nonzero(each >= 0)) for each in rows]
-    joined = _joined([segment.rows for segment in segments], live, len(known.unknown))
+    joined = _joined([segment.rows for segment in segments], live, len(known.unknown), most)
     again = [rows[at][rows[at] >= 0] for at in sorted(joined)]
     kept = tuple(each for at, each in enumerate(segments) if at not in joined)
     return IndexPlan(kept, np.sort(np.concatenate([known.unknown, *again])), len(known.unknown))
 
 
-def _joined(rows: list[int], live: list[int], new: int) -> set[int]:
+def _joined(rows: list[int], live: list[int], new: int, most: int = MOST_ROWS) -> set[int]:
     """Numbers of the segments that are made anew: of so many places, of which so many are live.
+
+    One that has half of the `most` rows that a segment may have gains nothing by it.
 
     ``_joined([1000, 30, 20], [1000, 30, 20], 15)`` is ``{1, 2}``.
     """
@@ -138,7 +153,8 @@ def _joined(rows: list[int], live: list[int], new: int) -> set[int]:
     for at in reversed(range(len(rows))):
         if at in joined:
             continue
-        if not total or (live[at] >= _GROWTH * total and at < MOST_SEGMENTS - 1):
+        is_large = live[at] >= min(_GROWTH * total, most // 2)
+        if not total or (is_large and at < MOST_SEGMENTS - 1):
             break
         joined.add(at)
         total += live[at]
@@ -176,8 +192,9 @@ def build_index(
     column = dataset.schema.column(name)
     plan = plan_index(dataset, column, request, before)
     segments = list(plan.kept)
-    for low in range(0, len(plan.rows), MOST_ROWS):
-        rows = plan.rows[low : low + MOST_ROWS]
+    most = _most_rows(request, column)
+    for low in range(0, len(plan.rows), most):
+        rows = plan.rows[low : low + most]
         segments.append(_segment(objects, indexes, dataset, column, request, rows, progress))
     index = StoredIndex(
         path,
@@ -211,6 +228,8 @@ def _segment(
     some = narrowed(dataset, rows)
     if request.family == "words":
         return _segment_of_words(objects, indexes, some, column, ids, progress)
+    if request.family == "values":
+        return make_sorted_segment(objects, ids, _keys(some, column, progress))
     made = _segment_of_vectors(objects, indexes, some, column, request, ids, progress)
     if not made.files:
         return made
@@ -227,6 +246,15 @@ def _told(stage: str, total: int, progress: Progress, batches: Iterable[Any]) ->
         yield batch
         done += len(batch)
         progress(done, total, stage)
+
+
+def _keys(some: StoredDataset, column: Column, progress: Progress) -> Iterator[SortKeys]:
+    done = 0
+    for _, batch in scan(some, [column.name], max_bytes=BATCH_BYTES):
+        found = sort_keys(batch[column.name])
+        yield found
+        done += len(found.present)
+        progress(done, some.rows, "reading")
 
 
 # ------------------------------------------------------------------------------ vectors

@@ -11,9 +11,11 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Text
 from tensorrepo.formats.dataset.searching.nearest import METRICS, check_vectors
 from tensorrepo.formats.dataset.searching.text_search import check_text
+from tensorrepo.formats.dataset.selecting.pruning import has_bounds
+from tensorrepo.formats.search_index.sorted_values import check_sortable
 from tensorrepo.repo.errors import InvalidInputError
 
-Family: TypeAlias = Literal["vectors", "words"]
+Family: TypeAlias = Literal["vectors", "words", "values"]
 
 # name: what it is of, Lance's name, and options that it takes
 VECTOR_KINDS: Final = {
@@ -24,7 +26,8 @@ VECTOR_KINDS: Final = {
     "ivf_hnsw_pq": ("IVF_HNSW_PQ", ("partitions", "sub_vectors", "m", "ef_construction")),
 }
 TEXT: Final = "text"
-KINDS: Final = (*VECTOR_KINDS, "hnsw", TEXT)
+BTREE: Final = "btree"
+KINDS: Final = (*VECTOR_KINDS, "hnsw", TEXT, BTREE)
 _SHORT: Final = {"hnsw": "ivf_hnsw_sq"}
 _LEAST: Final = {"partitions": 1, "sub_vectors": 1, "m": 2, "ef_construction": 1}
 _MOST: Final = 1 << 16
@@ -46,7 +49,21 @@ class IndexRequest:
 
     @property
     def family(self) -> Family:
-        return "vectors" if self.kind in VECTOR_KINDS else "words"
+        return family_of(self.kind)
+
+
+def family_of(kind: str) -> Family:
+    """What an index of a kind is of."""
+    if kind == BTREE:
+        return "values"
+    return "words" if kind == TEXT else "vectors"
+
+
+def usual_kind(column: Column) -> str:
+    """Kind of an index of a column where none is asked for."""
+    if isinstance(column.type, Text):
+        return TEXT
+    return BTREE if has_bounds(column) else "ivf_pq"
 
 
 def index_request(
@@ -57,15 +74,16 @@ def index_request(
     Raises:
         InvalidInputError: they do not fit each other, or no index is of such a column.
     """
-    if kind is None:
-        kind = TEXT if isinstance(column.type, Text) else "ivf_pq"
-    chosen("kind", kind, KINDS)
+    kind = usual_kind(column) if kind is None else chosen("kind", kind, KINDS)
     kind = _SHORT.get(kind, kind)
     allowed: tuple[str, ...] = ()
-    if kind == TEXT:
-        check_text(column)
+    if family_of(kind) != "vectors":
+        check = check_text if kind == TEXT else check_sortable
+        check(column)
         if metric is not None:
-            raise InvalidInputError("metric is of vectors: an index of text takes none")
+            raise InvalidInputError(
+                f"metric is of vectors: an index of {family_of(kind)} takes none"
+            )
     else:
         check_vectors(column)
         metric = "l2" if metric is None else chosen("metric", metric, METRICS)

@@ -26,7 +26,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
-from tensorrepo.formats.dataset.versions.match import Stretches, match_rows
+from tensorrepo.formats.dataset.versions.match import RowRanges, Stretches, match_rows
 from tensorrepo.formats.dataset.versions.row_diff import updated_rows
 from tensorrepo.formats.search_index.stored_index import StoredIndex, segment_table
 from tensorrepo.repo.errors import CorruptError
@@ -51,13 +51,15 @@ def _changed_rows(index: StoredIndex, dataset: StoredDataset, column: Column) ->
 
 def _missing_rows(dataset: StoredDataset, rows_of: Iterable[Stretches]) -> Ints:
     """Physical rows that no segment has, ascending, none of them deleted."""
-    steps = np.zeros(dataset.root.rows + 1, np.int32)
-    for stretches in rows_of:
-        np.add.at(steps, stretches.old, 1)
-        np.subtract.at(steps, stretches.old + stretches.rows, 1)
-    missing = np.cumsum(steps[:-1]) == 0
-    missing[live_rows(dataset).dead] = False
-    return np.flatnonzero(missing)
+    every = list(rows_of)
+    starts = np.concatenate([_NOTHING, *(each.old for each in every)])
+    stops = np.concatenate([_NOTHING, *(each.old + each.rows for each in every)])
+    order = np.argsort(starts, kind="stable")
+    # Runs and not rows are walked: there are few of them, however many rows there are.
+    reached = np.maximum.accumulate(np.concatenate([[0], stops[order]]))
+    begins = np.append(starts[order], dataset.root.rows)
+    missing = RowRanges(reached, np.maximum(begins, reached)).expand()
+    return missing[live_rows(dataset).live(missing) >= 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

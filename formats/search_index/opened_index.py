@@ -1,6 +1,6 @@
 """Opened index: one that can be asked, with what is remembered between questions.
 
-OpenedIndexes.of(index, dataset) -> OpenedIndex -> nearest_by_index, texts_by_index
+OpenedIndexes.of(index, dataset) -> OpenedIndex -> nearest_by_index, texts_by_index, rows_by_indexes
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from tensorrepo.formats.search_index.kinds import Family
 from tensorrepo.formats.search_index.known_rows import KnownRows
 from tensorrepo.formats.search_index.lance_segment import SegmentReaders
 from tensorrepo.formats.search_index.segment_files import IndexFolders
-from tensorrepo.formats.search_index.stored_index import LENGTHS, StoredIndex
+from tensorrepo.formats.search_index.sorted_values import KeyBlock, SortedSegment
+from tensorrepo.formats.search_index.stored_index import LENGTHS, IndexSegment, StoredIndex
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import LimitedCache
+from tensorrepo.repo.objects.envelope import ObjectSource
 
-REMEMBERED: Final = 8  # pairs of an index and a version
+REMEMBERED: Final = 16  # pairs of an index and a version
 LENGTHS_BYTES: Final = 256 << 20  # of lengths of texts that are kept
+BLOCK_BYTES: Final = 128 << 20  # of blocks of sorted values that are kept
+SEGMENTS: Final = 256  # of sorted values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class OpenedIndexes:
     _known: LimitedCache[KnownRows] = field(default_factory=lambda: LimitedCache(REMEMBERED))
     _lengths: LimitedCache[Ints] = field(default_factory=lambda: LimitedCache(LENGTHS_BYTES))
     _sums: LimitedCache[TextSums] = field(default_factory=lambda: LimitedCache(REMEMBERED))
+    _blocks: LimitedCache[KeyBlock] = field(default_factory=lambda: LimitedCache(BLOCK_BYTES))
+    _sorted: LimitedCache[SortedSegment] = field(default_factory=lambda: LimitedCache(SEGMENTS))
 
     def index(self, content: Digest, read: Callable[[], StoredIndex]) -> StoredIndex:
         """The index that `read` reads, remembered by its content: a purge changes what it names."""
@@ -96,6 +102,21 @@ class OpenedIndexes:
         objects, segments = known.dataset.objects, [*asked.values()]
         tables = self.readers.tables(objects, self.folders, segments, family)
         return dict(zip(asked, tables, strict=True))
+
+    def sorted_segments(self, known: KnownRows) -> dict[int, SortedSegment]:
+        """Each segment of sorted values that has some, by its number."""
+        return {
+            at: self._sorted_segment(known.dataset.objects, segment)
+            for at, segment in enumerate(known.index.segments)
+            if segment.files
+        }
+
+    def _sorted_segment(self, objects: ObjectSource, segment: IndexSegment) -> SortedSegment:
+        # By the store, too: one that was closed answers nothing.
+        key = (id(objects), segment.name)
+        return self._sorted.get_or_load(
+            key, lambda: (SortedSegment(objects, segment, self._blocks), 1)
+        )
 
     def lengths(self, known: KnownRows, at: int) -> Ints:
         """How many words each text of a segment has, int32 by place; -1 where it is null.
@@ -128,6 +149,10 @@ class OpenedIndex:
     @property
     def index(self) -> StoredIndex:
         return self.known.index
+
+    def sorted_segments(self) -> dict[int, SortedSegment]:
+        """Its segments of sorted values that have some, by their numbers."""
+        return self.indexes.sorted_segments(self.known)
 
     def text_sums(self, scope: IndexScope) -> TextSums:
         """What is counted of all texts that the index knows, of those in `scope`."""

@@ -1,4 +1,7 @@
-"""Paths of search indexes: ``indexes/photos/embedding`` is of a column of ``datasets/photos``."""
+"""Paths of search indexes: ``indexes/photos/embedding`` is of a column of ``datasets/photos``.
+
+An index of the values of a column has an ending, ``indexes/photos/year.values``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 SPACE: Final = "indexes/"
+VALUES: Final = ".values"
 _DATASETS: Final = "datasets/"
 
 

@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import type_to_json
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
+from tensorrepo.formats.search_index.kinds import BTREE
 from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index
 from tensorrepo.formats.views import open_view
 from tensorrepo.repo.history.trees import Entry
@@ -109,7 +110,7 @@ def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryD
 def _describe_index(path: str, entry: Entry, index: StoredIndex) -> EntryDescription:
     of = f"{index.path}, column {index.column}"
     content = f"{index.kind} of {counted(index.rows, 'row')} of {of}"
-    made = f"by {index.metric}" if index.metric else "by BM25"
+    made = "by value" if index.kind == BTREE else f"by {index.metric or 'BM25'}"
     details = [f"{made}, as of version {index.dataset:.12}"]
     details += [
         f"segment of {counted(each.rows, 'row')}: {each.method}, {counted(each.size_bytes, 'byte')}"

@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,10 @@ from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.sql_condition import class_number_columns
 from tensorrepo.query.sql.columns import sql_array, sql_field
 from tensorrepo.repo.threads import ordered_map
+
+# Gives physical rows, ascending, outside of which a condition is true for none; None: a scan has to
+# look.
+FindCandidates: TypeAlias = Callable[[pc.Expression], "NDArray[np.int64] | None"]
 
 
 class ScannedTable(Protocol):
@@ -143,6 +147,7 @@ class DatasetTable:
     dataset: StoredDataset
     scanned: Scanned
     threads: int = THREADS
+    candidates: FindCandidates | None = None  # by indexes
 
     @property
     def schema(self) -> pa.Schema:
@@ -170,9 +175,10 @@ class DatasetTable:
         schema = pa.schema([every.field(name) for name in columns])
         names = class_number_columns(self.dataset.schema)
         numbered = {name: column for column, name in names.items()}
+        rows = None if where is None or self.candidates is None else self.candidates(where)
         part = _Part(
             self.dataset, tuple(columns), where, schema, _compared(every, where), numbered,
-            self.scanned,
+            self.scanned, rows,
         )  # fmt: skip
         return pa.RecordBatchReader.from_batches(
             part.schema, noting(self.scanned, self._batches(part))
@@ -203,12 +209,15 @@ class _Part:
     compared: tuple[str, ...]  # the columns that `where` reads
     numbered: dict[str, str]  # columns of classes, by what the numbers of them are called
     scanned: Scanned
+    rows: NDArray[np.int64] | None  # physical ones that may be wanted; None: any
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Ranges of physical rows, of bounded bytes each."""
+        """Ranges of physical rows, or of places in `rows`, of bounded bytes each."""
         dataset = self.dataset
         ranges = np.array([[0, dataset.root.rows]])
-        if self.where is not None:
+        if self.rows is not None:
+            ranges = np.array([[0, len(self.rows)]])
+        elif self.where is not None:
             ranges = self._ranges(self.where)
         step = _part_rows(dataset, {*self._stored(self.columns), *self._stored(self.compared)})
         for start, stop in ranges.tolist():
@@ -245,7 +254,7 @@ class _Part:
             yield self._batch(rows, values)
 
     def _filtered(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        for rows, values in self._scanned(self.compared, start, stop):
+        for rows, values in self._asked(start, stop):
             arrays = {name: self._array(name, rows, values) for name in self.compared}
             table = pa.table({"": pa.array(np.arange(len(rows)))} | arrays)
             kept = table.filter(self.where)[""].to_numpy()
@@ -256,6 +265,19 @@ class _Part:
                 name: each if everywhere else each.take(kept) for name, each in values.items()
             }
             yield self._batch(rows[kept], chosen | self._others(rows[kept]))
+
+    def _asked(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+        """Rows of a part with the columns that are compared."""
+        if self.rows is None:
+            yield from self._scanned(self.compared, start, stop)
+            return
+        rows, names = self.rows[start:stop], self._stored(self.compared)
+        self.scanned.pages += sum(_pages(self.dataset, name, rows) for name in names)
+        self.scanned.rows += len(rows)
+        values = read_columns([page_reader(self.dataset, name) for name in names], rows)
+        yield rows, dict(zip(names, values, strict=True))
 
     def _others(self, rows: NDArray[np.int64]) -> dict[str, ColumnValues]:
         """Columns that are wanted and were not compared, of some rows."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
@@ -52,6 +54,9 @@ class Used:
     stored: StoredDataset
 
 
+FindByIndex: TypeAlias = Callable[[Used, StoredDataset, pc.Expression], "Ints | None"]
+
+
 class AskedCatalog(Protocol):
     """A catalog, as far as queries ask it."""
 
@@ -75,6 +80,8 @@ class RepositoryTables:
         this: what a query calls ``self``.
         pages: keeps pages that were read from a store, of all datasets that a query names.
         used: datasets that were found.
+        by_index: finds rows by the indexes of a version, of all its rows, those that are asked
+            for and a condition; None: they are not asked.
     """
 
     core: RepositoryCore
@@ -85,6 +92,7 @@ class RepositoryTables:
     this: StoredDataset | None = None
     pages: DecodedPageCache = field(default_factory=DecodedPageCache)
     used: list[Used] = field(default_factory=list)  # as they are found
+    by_index: FindByIndex | None = None
     _revisions: dict[str, Revision | None] = field(default_factory=dict)  # of one query
 
     def begin(self) -> None:
@@ -152,7 +160,10 @@ class RepositoryTables:
             view = open_view(core.objects, entry.digest)
             whole, stored = open_rows(core.objects, view, self.outside, pages=self.pages)
             self.used.append(Used(view.path, view.commit, whole))
-        return DatasetTable(stored, scanned)
+        if self.by_index is None:
+            return DatasetTable(stored, scanned)
+        candidates = partial(self.by_index, self.used[-1], stored)
+        return DatasetTable(stored, scanned, candidates=candidates)
 
     def _revision(self, ref: str) -> Revision | None:
         """None where there is no commit yet: SQL without tables is SQL, too."""

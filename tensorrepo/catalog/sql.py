@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.catalog.search_calls import SearchAnswers
@@ -17,6 +18,7 @@ from tensorrepo.query.sql.pushdown import ROW_ID
 from tensorrepo.query.sql.repository_tables import RepositoryTables
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
+from tensorrepo.verbs.indexes import candidate_rows
 
 
 def tables_of(context: Context, ref: str, this: StoredDataset | None = None) -> RepositoryTables:
@@ -56,7 +58,10 @@ def sql(
 
 
 def session_of(context: Context, tables: RepositoryTables, memory_bytes: int) -> DuckSession:
-    """A session for the caller's own queries, in which `nearest` and `search` are tables."""
+    """A session for the caller's own queries, which ask indexes: `nearest` and `search` are tables,
+    and conditions are looked up.
+    """
+    tables.by_index = partial(candidate_rows, context)
     session = DuckSession(tables, DuckSettings(memory=f"{memory_bytes}B"))
     session.answers = SearchAnswers(context, tables.ref, session.scanned)
     return session

@@ -23,7 +23,7 @@ def index_create_command(
     dataset: Annotated[
         str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
     ],
-    column: Annotated[str, Argument(metavar="COLUMN", help="Of vectors, or of text.")],
+    column: Annotated[str, Argument(metavar="COLUMN", help="Of vectors, text, or values.")],
     kind: Annotated[
         str | None, Option("--kind", metavar="KIND", help=f"One of {', '.join(KINDS)}.")
     ] = None,
@@ -41,14 +41,16 @@ def index_create_command(
 ) -> None:
     """Make a search index of a column of a dataset, or bring it up to date, and stage it.
 
-    `search` finds rows by it. Where rows changed since, it compares these as well, so that no
-    answer is of what was; called again, this reads and indexes them alone. Without --kind the
-    index is of the kind that there is, else ivf_pq of vectors and text (BM25) of text.
+    `search` finds rows by it, and conditions do by one of values. Where rows changed since, these
+    are compared as well, so that no answer is of what was; called again, this reads and indexes
+    them alone. Without --kind the index is of the kind that there is, else ivf_pq of vectors, text
+    (BM25) of text, and btree (equality and ranges) of any other column.
 
     Examples:
         tensorrepo index create photos embedding
         tensorrepo index create photos embedding --kind hnsw --distance cosine
         tensorrepo index create photos caption
+        tensorrepo index create photos year
     """
     numbers = dict(_number(each) for each in options or ())
     session = call.session

@@ -24,6 +24,7 @@ from tensorrepo.datasets.conversions import (
     polars_frame,
     tensors_of,
 )
+from tensorrepo.datasets.indexed_rows import answered, find
 from tensorrepo.datasets.search import (
     FUSED_ROWS,
     SearchResult,
@@ -46,7 +47,6 @@ from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
     choose_rows,
-    find_rows,
     ids_of_rows,
     rows_of_ids,
 )
@@ -259,13 +259,15 @@ class Dataset(Shown):
         """
         return {name: self.filter(side) for name, side in sides_of(self.schema, shares, by, seed)}
 
-    def find(self, where: Where) -> NDArray[np.int64]:
+    def find(self, where: Where, *, exact: bool = False) -> NDArray[np.int64]:
         """Numbers of the rows that `where` names, ascending: ``ds[ds.find("label == 3")]``.
 
-        `where` is what `DatasetDraft` says; ids and keys that no row has are passed over.
+        `where` is what `DatasetDraft` says; ids and keys that no row has are passed over. Few of
+        many rows are looked up in indexes of the columns (`Transaction.create_index`), if the
+        commit has them; with `exact` the columns are read, whatever index there is.
         """
         with telling_purged(self.stored_objects, [self.path], [str(where)]):
-            return find_rows(self.stored, row_selection(self.stored, where))
+            return find(self, row_selection(self.stored, where), exact=flag("exact", exact))
 
     def row_ids(self, rows: Any = slice(None)) -> list[str]:
         """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
@@ -575,7 +577,7 @@ class Dataset(Shown):
         if self.whole is not self:
             options = _of_whole(self, options)
         elif sampling.where is not None:
-            chosen = row_selection(self.stored, sampling.where)
+            chosen = answered(self, row_selection(self.stored, sampling.where))
             options = replace(options, sampling=replace(sampling, where=chosen))
         return replace(options, ranks=ranks)
 
@@ -613,7 +615,8 @@ def _of_whole(chosen: Dataset, options: StreamOptions) -> StreamOptions:
     whole, own, sampling = chosen.whole.stored, chosen.stored, options.sampling
     rows = choose_rows(own, slice(None) if sampling.rows is None else sampling.rows).rows
     if sampling.where is not None:
-        fitting = choose_rows(own, row_selection(own, sampling.where), strict=False).rows
+        condition = answered(chosen, row_selection(own, sampling.where))
+        fitting = choose_rows(own, condition, strict=False).rows
         rows = np.intersect1d(rows, fitting, assume_unique=True)
     weights = sampling.weights
     if weights is not None and not isinstance(weights, str | Mapping):

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tensorrepo.datasets.dataset import Dataset, RowsOfDataset
-from tensorrepo.datasets.sql_edit import fitting_rows
+from tensorrepo.datasets.indexed_rows import rows_by_index
+from tensorrepo.datasets.sql_edit import fitting_rows, row_selection
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import (
@@ -128,7 +129,11 @@ class Selection(RowsOfDataset):
             assert named is not None, "the caller looked"
             return named
         with telling_purged(base.objects, [self.path], [str(where)]):
-            fitting = fitting_rows(base, where, most if named is None else None)
+            few = most if named is None else None
+            condition = row_selection(base, where, few)
+            fitting = rows_by_index(self.source, condition, few)
+            if fitting is None:
+                fitting = fitting_rows(base, condition, few)
         return fitting if named is None else np.intersect1d(named, fitting, assume_unique=True)
 
     @property

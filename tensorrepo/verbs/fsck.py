@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.formats.search_index.check_values import value_faults
 from tensorrepo.formats.search_index.segment_files import verify_files
 from tensorrepo.formats.search_index.stored_index import open_index
 from tensorrepo.formats.views import open_view
@@ -193,7 +194,9 @@ class _Decoding:
                 model = open_model(core.objects, core.current(entry))
                 yield from verify_model(model, is_new=self._is_new).faults
             elif entry.kind is Kind.SEARCH_INDEX:
-                verify_files(core.objects, open_index(core.objects, entry.digest))
+                index = open_index(core.objects, entry.digest)
+                verify_files(core.objects, index)
+                yield from value_faults(core.objects, index, self._outside)
         except (CorruptError, NotFoundError) as error:
             yield str(error)
 

@@ -52,7 +52,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 
 _SIGN = np.uint64(1 << 63)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_MIRRORED = {
+MIRRORED = {
     "less": "greater", "less_equal": "greater_equal", "greater": "less",
     "greater_equal": "less_equal", "equal": "equal", "not_equal": "not_equal",
 }  # fmt: skip
@@ -302,7 +302,7 @@ class _Evaluation:
             case ArrowCall(function=name, arguments=(ColumnRef(column), Literal(value))):
                 return self._compared(name, column, value)
             case ArrowCall(function=name, arguments=(Literal(value), ColumnRef(column))):
-                return self._compared(_MIRRORED.get(name, ""), column, value)
+                return self._compared(MIRRORED.get(name, ""), column, value)
         return self._anything()
 
     def _is_elsewhere(self, node: ExpressionNode) -> bool:
@@ -331,8 +331,8 @@ class _Evaluation:
             return Outcomes(bounds.has_nan, bounds.has_value, bounds.has_null)
         if function == "is_in":
             return self._among(name, options.get("value_set"))
-        if function in _OF_PREFIXES and has_text_bounds(self._columns[name]):
-            return self._prefixed(name, _OF_PREFIXES[function](options))
+        if function in OF_PREFIXES and has_text_bounds(self._columns[name]):
+            return self._prefixed(name, OF_PREFIXES[function](options))
         return self._anything()
 
     def _among(self, name: str, values: pa.ListScalar | None) -> Outcomes:
@@ -340,7 +340,9 @@ class _Evaluation:
         if values is None or values.values is None or not has_bounds(self._columns[name]):
             return self._anything()
         bounds = self._bounds[name]
-        found = [self._number(name, each) for each in values.values if each.is_valid]
+        found = [
+            number_of_literal(self._columns[name], each) for each in values.values if each.is_valid
+        ]
         if None in found:
             return self._anything()  # some of them are not compared so
         try:
@@ -366,11 +368,10 @@ class _Evaluation:
 
     def _compared(self, function: str, name: str, value: pa.Scalar) -> Outcomes:
         bounds = self._bounds[name]
-        number = self._number(name, value)
+        number = number_of_literal(self._columns[name], value)
         if number is None or function not in _COMPARED or not has_bounds(self._columns[name]):
             return self._anything()
-        is_name = isinstance(self._columns[name].type, ClassLabel) and is_text(value.type)
-        if is_name and function not in _OF_NAMES:
+        if is_class_name(self._columns[name], value) and function not in _OF_NAMES:
             return self._anything()  # classes are numbered in their order, not that of their names
         may, may_not = _COMPARED[function](bounds.low, bounds.high, number)
         unsure = ~bounds.bounded
@@ -379,25 +380,34 @@ class _Evaluation:
             return Outcomes(true | bounds.has_nan, false, bounds.has_null)
         return Outcomes(true, false | bounds.has_nan, bounds.has_null)
 
-    def _number(self, name: str, value: pa.Scalar) -> Any:
-        """A literal as bounds of a column count, or None: it is not compared so."""
-        kind, element = self._columns[name].type, self._columns[name].storage.element
-        if has_text_bounds(self._columns[name]):
-            return _letters(kind, value)
-        if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
-            return _moment(kind, value)
-        if isinstance(kind, _COUNTED):
-            return _count(kind, value)
-        number = value.as_py()
-        if isinstance(kind, ClassLabel) and isinstance(number, str):
-            # What no class is called is no row's: neither is the number behind the last.
-            return kind.names.index(number) if number in kind.names else len(kind.names)
-        if isinstance(number, bool):
-            return int(number) if element.kind == "b" else None
-        if isinstance(number, int):
-            # Arrow compares whole numbers with floats as floats.
-            return float(number) if is_float(element) else number
-        return number if isinstance(number, float) and number == number else None  # noqa: PLR0124
+
+def number_of_literal(column: Column, value: pa.Scalar) -> Any:
+    """A literal as bounds of a column count it; None: it is not compared so.
+
+    Of text and bytes it is bytes; of moments, dates, decimals and classes a whole number.
+    """
+    kind, element = column.type, column.storage.element
+    if has_text_bounds(column):
+        return _letters(kind, value)
+    if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
+        return _moment(kind, value)
+    if isinstance(kind, _COUNTED):
+        return _count(kind, value)
+    number = value.as_py()
+    if isinstance(kind, ClassLabel) and isinstance(number, str):
+        # What no class is called is no row's: neither is the number behind the last.
+        return kind.names.index(number) if number in kind.names else len(kind.names)
+    if isinstance(number, bool):
+        return int(number) if element.kind == "b" else None
+    if isinstance(number, int):
+        # Arrow compares whole numbers with floats as floats.
+        return float(number) if is_float(element) else number
+    return number if isinstance(number, float) and number == number else None  # noqa: PLR0124
+
+
+def is_class_name(column: Column, value: pa.Scalar) -> bool:
+    """Whether a literal is the name of a class, where the column has numbers."""
+    return isinstance(column.type, ClassLabel) and bool(is_text(value.type))
 
 
 def _letters(kind: Any, value: pa.Scalar) -> bytes | None:
@@ -479,7 +489,8 @@ def _text_option(options: Mapping[str, Any]) -> str:
     return pattern.decode() if isinstance(pattern, bytes) else pattern
 
 
-_OF_PREFIXES: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
+# What a text begins with for which a function of Arrow's is true.
+OF_PREFIXES: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
     "match_like": _like_prefix,
     "starts_with": lambda options: (
         b"" if options["ignore_case"].as_py() else _text_option(options).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import Embedding, Scalar, Text
+from tensorrepo.formats.dataset.schema.types import Embedding, Image, Scalar, Text
 from tensorrepo.formats.search_index.build import _joined, _sub_vectors
 from tensorrepo.formats.search_index.kinds import index_request
 from tensorrepo.repo.errors import InvalidInputError
@@ -57,6 +57,7 @@ def test_the_usual_kind_follows_from_the_column() -> None:
     assert index_request(VECTORS, None, None, {}).metric == "l2"
     assert index_request(VECTORS, "hnsw", "dot", {"m": 8}).kind == "ivf_hnsw_sq"
     assert index_request(WORDS, None, None, {}).kind == "text"
+    assert index_request(Column("n", Scalar("int32")), None, None, {}).kind == "btree"
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,12 @@ def test_the_usual_kind_follows_from_the_column() -> None:
     [
         (VECTORS, "text", None, {}, "search looks for words in columns of Text"),
         (WORDS, "ivf_pq", None, {}, "nearest compares vectors"),
-        (Column("n", Scalar("int32")), None, None, {}, "nearest compares vectors"),
+        (Column("n", Scalar("int32")), "ivf_pq", None, {}, "nearest compares vectors"),
+        (Column("n", Image()), None, None, {}, "nearest compares vectors"),
+        (Column("n", Scalar("int32")), "btree", "l2", {}, "metric is of vectors"),
+        (VECTORS, "btree", None, {}, "an index of kind 'btree' is of a number"),
         (WORDS, "text", "l2", {}, "metric is of vectors"),
-        (VECTORS, "btree", None, {}, "kind"),
+        (VECTORS, "rtree", None, {}, "kind"),
         (VECTORS, "ivf_pq", "hamming", {}, "metric"),
         (VECTORS, "ivf_pq", None, {"m": 3}, "takes partitions, sub_vectors; got 'm'"),
         (VECTORS, "ivf_pq", None, {"sub_vectors": 5}, "does not divide the 12 numbers"),

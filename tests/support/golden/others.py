@@ -14,7 +14,9 @@ from tensorrepo.formats.dataset.external.foreign import (
     encode_foreign,
 )
 from tensorrepo.formats.dataset.metadata.row_ids import RUN
+from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.model.graph.graph import Graph, GraphNode, Input, Parameter, encode_graph
+from tensorrepo.formats.search_index.sorted_values import make_sorted_segment, sort_keys
 from tensorrepo.formats.search_index.stored_index import (
     IndexFile,
     IndexSegment,
@@ -128,12 +130,31 @@ def search_index() -> bytes:
     return bytes(objects.get(link.digest).payload)
 
 
+def sorted_values() -> dict[str, bytes]:
+    """An index of the values of six rows, and its files: a null and an equal pair among them."""
+    objects = MemoryObjects()
+    objects.links[DATASET.digest] = DATASET
+    values = FixedValues(np.array([300, -2, 0, 7, -2, 1], "<i2"), np.arange(6) != 2)
+    runs = np.array([(7, 0, 6)], RUN)
+    segment = make_sorted_segment(objects, runs, [sort_keys(values)])
+    index = StoredIndex(
+        "datasets/photos", DATASET.digest, "year", "0123456789abcdef", "btree", "", {}, (segment,)
+    )
+    link, _ = write_index(objects, index)
+    files = {
+        f"value-index-{file.name}.bin": bytes(objects.get(file.parts[0]).payload)
+        for file in segment.files
+    }
+    return {"value-index.bin": bytes(objects.get(link.digest).payload)} | files
+
+
 def golden_files() -> dict[str, bytes]:
     """Name to bytes of every file that is written alike, whatever compressor is installed."""
     return {
         "graph.bin": encode_graph(GRAPH),
         "view.bin": view(),
         "search-index.bin": search_index(),
+        **sorted_values(),
         "foreign.bin": encode_foreign(FOREIGN),
         "card.json": encode_card(CARD),
         "request.json": encode_request(REQUEST),
