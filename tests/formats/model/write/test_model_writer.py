@@ -365,11 +365,17 @@ def test_equal_large_tensors_are_stored_once() -> None:
 def test_tensors_like_the_first_of_their_group_are_encoded_without_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rng, looks = np.random.default_rng(5), []
+    rng = np.random.default_rng(5)
+    looks: list[Any] = []
     base = {f"layers.{at}.w": rng.standard_normal((300, 300), "f4") for at in range(4)}
     tuned = {name: one + np.float32(1e-4) * one.T for name, one in base.items()}
     expected = type(DELTA).expected_bytes
-    monkeypatch.setattr(type(DELTA), "expected_bytes", lambda *of: looks.append(1) or expected(*of))
+
+    def counted(*of: Any) -> Any:
+        looks.append(of)
+        return expected(*of)
+
+    monkeypatch.setattr(type(DELTA), "expected_bytes", counted)
     objects = MemoryObjects()
     model = stored(tuned, objects, known=[stored(base, objects).entry])
     assert len(looks) == SAMPLES
