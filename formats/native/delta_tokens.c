@@ -40,29 +40,55 @@ INLINE void tokens_block(const uint8_t *frame, const uint8_t *base, size_t count
         tokens[i] = (uint8_t)token_of(moved.longer[i]);
 }
 
-INLINE void scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                      uint8_t *tokens, uint32_t *counts, uint32_t *others)
+enum {
+    CELLS = CONTEXTS * SYMBOLS,
+    AT_ONCE = 4, /* tables of counts: to count the same cell twice in a row would wait for the first */
+};
+
+/* Contexts that were seen, from the lowest to the highest. */
+typedef struct {
+    uint8_t lowest, highest;
+} seen;
+
+INLINE void count_cells(const uint16_t *cells, size_t count, uint32_t *counts)
 {
-    uint8_t contexts[BLOCK];
+    size_t i = 0;
+    for (; i + AT_ONCE <= count; i += AT_ONCE) {
+        uint64_t some = load64((const uint8_t *)(cells + i));
+        for (unsigned j = 0; j < AT_ONCE; j++)
+            counts[j * CELLS + (uint16_t)(some >> 16 * j)]++;
+    }
+    for (; i < count; i++)
+        counts[cells[i]]++;
+}
+
+/* Tokens, and AT_ONCE tables of how often each stands in each context, which together say it. */
+INLINE seen scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
+                      uint8_t *tokens, uint32_t *counts)
+{
+    uint8_t contexts[BLOCK], lowest = CONTEXTS - 1, highest = 0;
+    uint16_t cells[BLOCK];
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
         tokens_block(frame + start, base + start, part, kind, tokens + at);
         contexts_block(base + start, part, kind, contexts);
-        size_t i = 0;
-        /* Two tables: to count the same token twice in a row would wait for the first. */
-        for (; i + 2 <= part; i += 2) {
-            counts[(size_t)contexts[i] * SYMBOLS + tokens[at + i]]++;
-            others[(size_t)contexts[i + 1] * SYMBOLS + tokens[at + i + 1]]++;
+        for (size_t i = 0; i < part; i++) {
+            uint8_t context = contexts[i];
+            cells[i] = (uint16_t)(context << 8 | tokens[at + i]);
+            lowest = context < lowest ? context : lowest;
+            highest = context > highest ? context : highest;
         }
-        if (i < part)
-            counts[(size_t)contexts[i] * SYMBOLS + tokens[at + i]]++;
+        count_cells(cells, part, counts);
     }
+    return (seen){lowest, highest};
 }
 
-EVERY_MACHINE(void, scan,
+EVERY_MACHINE(seen, scan,
               (const uint8_t *frame, const uint8_t *base, size_t count, kind kind, uint8_t *tokens,
-               uint32_t *counts, uint32_t *others),
-              BY_SIZE(kind.size, scan_body(frame, base, count, kind, tokens, counts, others)));
+               uint32_t *counts),
+              seen found;
+              BY_SIZE(kind.size, found = scan_body(frame, base, count, kind, tokens, counts))
+              return found;);
 
 /* Distances themselves, and numbers from them: for whoever stores distances in another way. */
 INLINE void differ_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
@@ -115,8 +141,8 @@ static void choose(void)
     best_differ = differ_wide;
     best_restore = restore_wide;
     best_contexts = contexts_wide;
-    best_pack_bits = pack_bits_wide;
 #if defined(__x86_64__)
+    best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
     if (is_newest())
         best_pass = pass_newest;
@@ -133,16 +159,29 @@ enum {
 };
 
 /* All zero between two frames: a small one clears little. */
-static _Thread_local uint32_t counts_of_thread[CONTEXTS * SYMBOLS];
-static _Thread_local uint32_t others_of_thread[CONTEXTS * SYMBOLS];
+static _Thread_local uint32_t counts_of_thread[AT_ONCE * CELLS];
 static _Thread_local made_tables tables_of_thread;
+
+/* The counts of a context in the first of the tables, and zeros in the others. */
+static void add_up(uint32_t *counts, size_t context)
+{
+    uint32_t *one = counts + context * SYMBOLS;
+    for (size_t j = 1; j < AT_ONCE; j++) {
+        uint32_t *other = one + j * CELLS;
+        for (size_t i = 0; i < SYMBOLS; i++)
+            one[i] += other[i];
+        memset(other, 0, SYMBOLS * sizeof *other);
+    }
+}
 
 typedef struct {
     const uint8_t *frame, *base;
     size_t count;
     kind kind;
-    uint8_t *tokens, *contexts, *out, *coded; /* `out` and `coded` have room for all there may be */
-    size_t room, coded_room;
+    uint8_t *tokens, *contexts;
+    uint8_t *room; /* for the head, tokens of at most `coded_room` and bits of at most `bits_room` */
+    uint8_t *out;  /* what was written there */
+    size_t coded_room, bits_room;
     const made_tables *tables;
     uint64_t bits;   /* below the tokens */
     double expected; /* bytes of coded tokens and bits */
@@ -151,45 +190,48 @@ typedef struct {
 /* Whether there was memory. */
 static bool begin_encoding(encoding *it)
 {
-    size_t head = HEAD + MOST_TABLE_BYTES + SLACK, count = it->count;
+    size_t head = HEAD + MOST_TABLE_BYTES, count = it->count;
     it->coded_room = 2 * count + PACK_SLACK;
-    it->room = head + it->coded_room + count * (size_t)it->kind.size;
-    it->tokens = scratch(2 * count + it->room + it->coded_room);
+    it->bits_room = count * (size_t)it->kind.size + 2 * SLACK;
+    it->tokens = scratch(2 * count + head + it->coded_room + it->bits_room);
+    if (!it->tokens)
+        return false;
     it->contexts = it->tokens + count;
-    it->out = it->contexts + count;
-    it->coded = it->out + it->room;
-    return it->tokens;
+    it->room = it->contexts + count + head;
+    return true;
 }
 
-/* Tokens, tables, and what will be left of them; false where there is no memory. */
+/* Which contexts were counted, and perhaps some between them: to look each number's up takes longer
+ * than to add up what is zero, but for few numbers. */
+static void mark_used(encoding *it, seen seen, uint8_t *used)
+{
+    uint8_t map[CONTEXTS];
+    if (it->count >= MANY) {
+        memset(used + seen.lowest, 1, (size_t)(seen.highest - seen.lowest) + 1);
+        return;
+    }
+    for (unsigned i = 0; i < CONTEXTS; i++)
+        map[i] = (uint8_t)i;
+    grouping by = grouping_of(map);
+    best_contexts(it->base, it->count, it->kind, &by, it->contexts);
+    for (size_t i = 0; i < it->count; i++)
+        used[it->contexts[i]] = 1;
+}
+
+/* Tokens, tables, and what will be left of them; false where nothing was counted. */
 static bool plan(encoding *it)
 {
-    uint8_t map[CONTEXTS], used[CONTEXTS];
-    bool few = it->count < ALONE, fine;
-    memset(used, !few, sizeof used);
-    best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts_of_thread,
-              others_of_thread);
-    if (few) {
-        for (unsigned i = 0; i < CONTEXTS; i++)
-            map[i] = (uint8_t)i;
-        grouping by = grouping_of(map);
-        best_contexts(it->base, it->count, it->kind, &by, it->contexts);
-        for (size_t i = 0; i < it->count; i++)
-            used[it->contexts[i]] = 1;
-    }
-    for (size_t context = 0; context < CONTEXTS; context++) {
-        uint32_t *counts = counts_of_thread + context * SYMBOLS;
-        uint32_t *others = others_of_thread + context * SYMBOLS;
-        if (!used[context])
-            continue;
-        for (size_t i = 0; i < SYMBOLS; i++)
-            counts[i] += others[i];
-        memset(others, 0, SYMBOLS * sizeof *others);
-    }
-    fine = make_tables(counts_of_thread, CONTEXTS, used, &tables_of_thread);
-    for (size_t context = 0; context < CONTEXTS; context++)
+    uint8_t used[CONTEXTS] = {0};
+    uint32_t *counts = counts_of_thread;
+    seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts);
+    mark_used(it, seen, used);
+    for (size_t context = seen.lowest; context <= seen.highest; context++)
         if (used[context])
-            memset(counts_of_thread + context * SYMBOLS, 0, SYMBOLS * sizeof *counts_of_thread);
+            add_up(counts, context);
+    bool fine = make_tables(counts, CONTEXTS, used, &tables_of_thread);
+    for (size_t context = seen.lowest; context <= seen.highest; context++)
+        if (used[context])
+            memset(counts + context * SYMBOLS, 0, SYMBOLS * sizeof *counts);
     it->tables = &tables_of_thread;
     it->bits = 0;
     for (size_t i = 0; fine && i < it->tables->rows * SYMBOLS; i++)
@@ -254,24 +296,25 @@ static bool one_each(const made_tables *tables)
     return true;
 }
 
-/* The plane in `out`; its bytes. */
+/* The plane, where `out` says; its bytes. Tokens are packed from their end: what stands before them
+ * is put there when it is known how many they are. */
 static size_t write_plane(encoding *it)
 {
-    size_t coded = 0, at = HEAD + write_tables(it->tables, it->out + HEAD);
+    uint8_t tables[HEAD + MOST_TABLE_BYTES], *end = it->room + it->coded_room, *begin = end;
+    size_t head = HEAD + write_tables(it->tables, tables + HEAD);
     if (!one_each(it->tables)) {
         grouping by = grouping_of(it->tables->groups);
         best_contexts(it->base, it->count, it->kind, &by, it->contexts);
         /* A symbol takes 12 bits at most: there is room. */
-        uint8_t *begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables, it->coded,
-                                        it->coded_room);
-        coded = (size_t)(it->coded + it->coded_room - begin);
-        memcpy(it->out + at, begin, coded);
-        at += coded;
+        begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables, end - it->coded_room,
+                               it->coded_room);
     }
-    store32(it->out, (uint32_t)coded);
-    Py_ssize_t bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind,
-                                     it->out + at, it->room - at);
-    return at + (size_t)bits;
+    store32(tables, (uint32_t)(end - begin));
+    it->out = begin - head;
+    memcpy(it->out, tables, head);
+    Py_ssize_t bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind, end,
+                                     it->bits_room);
+    return (size_t)(end - it->out) + (size_t)bits;
 }
 
 /* ------------------------------------------------------------------ Python */
@@ -296,15 +339,17 @@ static PyObject *scanned(Py_buffer *at, kind kind)
         return NULL;
     if ((uintptr_t)at[3].buf % 4)
         return PyErr_Format(PyExc_ValueError, "counts are not aligned");
-    uint32_t *others = calloc((size_t)CONTEXTS * SYMBOLS, sizeof *others), *counts = at[3].buf;
-    if (!others)
-        return PyErr_NoMemory();
+    uint32_t *counts = at[3].buf;
     Py_BEGIN_ALLOW_THREADS
-    best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, counts, others);
-    for (size_t i = 0; i < (size_t)CONTEXTS * SYMBOLS; i++)
-        counts[i] += others[i];
+    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, counts_of_thread);
+    for (size_t context = seen.lowest; context <= seen.highest; context++) {
+        uint32_t *found = counts_of_thread + context * SYMBOLS;
+        add_up(counts_of_thread, context);
+        for (size_t i = 0; i < SYMBOLS; i++)
+            counts[context * SYMBOLS + i] += found[i];
+        memset(found, 0, SYMBOLS * sizeof *found);
+    }
     Py_END_ALLOW_THREADS
-    free(others);
     Py_RETURN_NONE;
 }
 

@@ -207,6 +207,16 @@ INLINE bool write_long(const uint8_t *frame, const uint8_t *base, const uint8_t 
     return true;
 }
 
+/* The bytes of all that was written, or -1 where they and SLACK do not fit. */
+INLINE Py_ssize_t bits_finished(writing *to, size_t room)
+{
+    if (room - to->used < SLACK)
+        return -1;
+    if (to->held)
+        to->out[to->used++] = (uint8_t)to->waiting;
+    return room - to->used < SLACK ? -1 : (Py_ssize_t)to->used;
+}
+
 /* The bits of all distances, the first in the lowest bits of the first byte. Returns the bytes, or
  * -1 where they and SLACK do not fit. */
 INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
@@ -222,11 +232,7 @@ INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, cons
         if (!fits)
             return -1;
     }
-    if (room - to.used < SLACK)
-        return -1;
-    if (to.held)
-        out[to.used++] = (uint8_t)to.waiting;
-    return room - to.used < SLACK ? -1 : (Py_ssize_t)to.used;
+    return bits_finished(&to, room);
 }
 
 /* ------------------------------------------------------------------ bits, read */

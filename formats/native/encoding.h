@@ -24,7 +24,7 @@ typedef struct {
     int64_t counted[MOST_TABLES * 256];
 } made_tables;
 
-/* False where there is no memory, or nothing was counted. Counts of contexts that are not `used` are
+/* False where nothing was counted. Counts of contexts that are not `used` are
  * zero; NULL: any may be. */
 PART bool make_tables(const uint32_t *counts, size_t contexts, const uint8_t *used,
                       made_tables *made);

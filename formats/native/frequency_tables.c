@@ -29,9 +29,11 @@ enum {
     KNOWN_WEIGHTS = 4096,
 };
 
-/* Counts of neighbouring contexts, of which `start` is the first. */
+/* Counts of neighbouring contexts, of which `start` is the first; those outside of [first, stop) are
+ * zero. */
 typedef struct {
     int start;
+    size_t first, stop;
     int64_t cost;
     int64_t saved; /* by bringing it together with the one behind it */
     int64_t counts[SYMBOLS];
@@ -56,17 +58,29 @@ static int64_t weight(int64_t count)
     return count < KNOWN_WEIGHTS ? weights[count] : computed_weight(count);
 }
 
-/* What symbols and table take, in parts of a bit: those of one group, or of two together. */
-static int64_t cost(const int64_t *one, const int64_t *other)
+static size_t least(size_t one, size_t other)
 {
+    return one < other ? one : other;
+}
+
+static size_t most_of(size_t one, size_t other)
+{
+    return one > other ? one : other;
+}
+
+/* What symbols and table take, in parts of a bit: those of one group, or of two together. */
+static int64_t cost(const group *one, const group *other)
+{
+    static const int64_t none[SYMBOLS];
+    const int64_t *left = one->counts, *right = other ? other->counts : none;
+    size_t first = other ? least(one->first, other->first) : one->first;
+    size_t stop = other ? most_of(one->stop, other->stop) : one->stop;
     int64_t total = 0, inside = 0, known = 0;
-    for (size_t i = 0; i < SYMBOLS; i++) {
-        int64_t count = one[i] + (other ? other[i] : 0);
-        if (!count)
-            continue;
+    for (size_t i = first; i < stop; i++) {
+        int64_t count = left[i] + right[i];
         total += count;
         inside += weight(count);
-        known++;
+        known += count != 0;
     }
     return weight(total) - inside + known * SYMBOL_COST;
 }
@@ -79,140 +93,173 @@ static int64_t sum(const int64_t *counts)
     return total;
 }
 
-static void add(int64_t *to, const int64_t *from)
+static void add(group *to, const group *from)
 {
-    for (size_t i = 0; i < SYMBOLS; i++)
-        to[i] += from[i];
+    for (size_t i = from->first; i < from->stop; i++)
+        to->counts[i] += from->counts[i];
+    to->first = least(to->first, from->first);
+    to->stop = most_of(to->stop, from->stop);
 }
 
-/* Rare neighbours brought together without a look, to no more than `most`; how many are left. */
-static size_t few(group *groups, size_t count, int64_t most, int64_t total)
+/* Rare neighbours brought together without a look, to no more than `most`: the place of each, and how
+ * many places there are. `sums` become those of the places. */
+static size_t few(int64_t *sums, size_t count, int64_t most, int64_t total, size_t *places)
 {
     size_t kept = 0;
     int64_t before = 0, place = -1;
     for (size_t i = 0; i < count; i++) {
-        before += sum(groups[i].counts);
+        int64_t here = sums[i];
+        before += here;
         int64_t at = (before - 1) * most / total;
-        if (at != place) {
-            if (kept != i)
-                groups[kept] = groups[i];
-            kept++;
-        } else {
-            add(groups[kept - 1].counts, groups[i].counts);
-        }
+        if (at != place)
+            sums[kept++] = here;
+        else
+            sums[kept - 1] += here;
+        places[i] = kept - 1;
         place = at;
     }
     return kept;
 }
 
-static void compare(group *groups, size_t at)
+static void compare(group *one, const group *other)
 {
-    groups[at].saved = groups[at].cost + groups[at + 1].cost -
-                       cost(groups[at].counts, groups[at + 1].counts);
+    one->saved = one->cost + other->cost - cost(one, other);
 }
 
-/* The two neighbours that save most brought together, while they save or are too many. */
-static size_t brought_together(group *groups, size_t count)
+/* The two neighbours that save most brought together, while they save or are too many. `order` says
+ * which are left, from the first to the last. */
+static size_t brought_together(group *groups, size_t count, uint8_t *order)
 {
-    for (size_t i = 0; i < count; i++)
-        groups[i].cost = cost(groups[i].counts, NULL);
+    for (size_t i = 0; i < count; i++) {
+        order[i] = (uint8_t)i;
+        groups[i].cost = cost(&groups[i], NULL);
+    }
     for (size_t i = 0; i + 1 < count; i++)
-        compare(groups, i);
+        compare(&groups[i], &groups[i + 1]);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
-            if (groups[i].saved > groups[best].saved)
+            if (groups[order[i]].saved > groups[order[best]].saved)
                 best = i;
-        if (groups[best].saved <= 0 && count <= MAX_GROUPS)
+        group *one = &groups[order[best]], *other = &groups[order[best + 1]];
+        if (one->saved <= 0 && count <= MAX_GROUPS)
             break;
-        groups[best].cost += groups[best + 1].cost - groups[best].saved;
-        add(groups[best].counts, groups[best + 1].counts);
-        memmove(groups + best + 1, groups + best + 2, (count - best - 2) * sizeof *groups);
+        one->cost += other->cost - one->saved;
+        add(one, other);
+        memmove(order + best + 1, order + best + 2, count - best - 2);
         count--;
         if (best + 1 < count)
-            compare(groups, best);
+            compare(one, &groups[order[best + 1]]);
         if (best)
-            compare(groups, best - 1);
+            compare(&groups[order[best - 1]], one);
     }
     return count;
 }
 
 /* Counts scaled to add up to TABLE; what was counted keeps at least 1. */
-static void scale(const int64_t *counts, uint16_t *frequencies)
+static void scale(const group *from, uint16_t *frequencies)
 {
+    const int64_t *counts = from->counts;
     int64_t total = sum(counts), scaled[SYMBOLS], left = -TABLE;
-    for (size_t i = 0; i < SYMBOLS; i++) {
-        scaled[i] = (counts[i] * TABLE + total / 2) / total;
+    memset(frequencies, 0, SYMBOLS * sizeof *frequencies);
+    for (size_t i = from->first; i < from->stop; i++) {
+        scaled[i] = counts[i] ? (counts[i] * TABLE + total / 2) / total : 0;
         if (counts[i] && !scaled[i])
             scaled[i] = 1;
         left += scaled[i];
     }
     while (left) {
-        size_t largest = 0;
-        for (size_t i = 1; i < SYMBOLS; i++)
+        size_t largest = from->first;
+        for (size_t i = from->first + 1; i < from->stop; i++)
             if (scaled[i] > scaled[largest])
                 largest = i;
         int64_t taken = left > 0 && left > scaled[largest] / 4 ? scaled[largest] / 4 : left;
         scaled[largest] -= taken;
         left -= taken;
     }
-    for (size_t i = 0; i < SYMBOLS; i++)
+    for (size_t i = from->first; i < from->stop; i++)
         frequencies[i] = (uint16_t)scaled[i];
 }
 
-/* The groups of `contexts` rows of counts, none of them when nothing was counted. Rows that are not
- * `used`, if that is said, are not looked at. */
-static size_t grouped(const uint32_t *counts, size_t contexts, const uint8_t *used, group *groups)
+/* Adds a row of counts, of which one is not zero. */
+static void add_row(group *to, const uint32_t *row)
 {
-    size_t count = 0;
-    int64_t total = 0;
+    size_t first = 0, stop = SYMBOLS;
+    while (!row[first])
+        first++;
+    while (!row[stop - 1])
+        stop--;
+    for (size_t i = first; i < stop; i++)
+        to->counts[i] += row[i];
+    to->first = least(to->first, first);
+    to->stop = most_of(to->stop, stop);
+}
+
+/* Kept from plane to plane. */
+static _Thread_local group groups_of_thread[MOST_COMPARED];
+
+/* The groups of `contexts` rows of counts, in `order`; none of them when nothing was counted. Rows
+ * that are not `used`, if that is said, are not looked at. */
+static size_t grouped(const uint32_t *counts, size_t contexts, const uint8_t *used, uint8_t *order)
+{
+    size_t rows[CONTEXTS], places[CONTEXTS], further[CONTEXTS], known = 0;
+    int64_t sums[CONTEXTS], total = 0;
     for (size_t context = 0; context < contexts; context++) {
+        int64_t here = 0;
         if (used && !used[context])
             continue;
-        int64_t here = 0;
-        group *one = groups + count;
         for (size_t i = 0; i < SYMBOLS; i++)
-            here += one->counts[i] = counts[context * SYMBOLS + i];
-        one->start = (int)context;
-        count += here != 0;
+            here += counts[context * SYMBOLS + i];
+        rows[known] = context;
+        places[known] = further[known] = known;
+        sums[known] = here;
+        known += here != 0;
         total += here;
     }
     if (!total)
         return 0;
     int64_t most = 1 + total / WORTH_A_TABLE;
     most = most < RAREST ? most : RAREST;
+    size_t count = known;
     if ((int64_t)count > most || most > MOST_COMPARED)
-        count = few(groups, count, most, total);
+        count = few(sums, count, most, total, places);
     if (count > MOST_COMPARED)
-        count = few(groups, count, MOST_COMPARED, total);
-    return brought_together(groups, count);
+        count = few(sums, count, MOST_COMPARED, total, further);
+    for (size_t i = 0; i < known; i++) {
+        size_t place = further[places[i]];
+        group *to = &groups_of_thread[place];
+        if (!i || place != further[places[i - 1]])
+            *to = (group){.start = (int)rows[i], .first = SYMBOLS};
+        add_row(to, counts + rows[i] * SYMBOLS);
+    }
+    return brought_together(groups_of_thread, count, order);
 }
 
 /* Bits that counted symbols take. */
-static double bits_of(const int64_t *counts, const uint16_t *frequencies, size_t cells)
+static double bits_of(const group *from, const uint16_t *frequencies)
 {
     double bits = 0;
-    for (size_t i = 0; i < cells; i++)
-        if (counts[i])
-            bits += (double)counts[i] * (TABLE_BITS - widths[frequencies[i]]);
+    for (size_t i = from->first; i < from->stop; i++)
+        if (from->counts[i])
+            bits += (double)from->counts[i] * (TABLE_BITS - widths[frequencies[i]]);
     return bits;
 }
 
 bool make_tables(const uint32_t *counts, size_t contexts, const uint8_t *used, made_tables *made)
 {
-    group *groups = malloc((contexts + 1) * sizeof *groups);
-    if (!groups)
-        return false;
-    made->rows = grouped(counts, contexts, used, groups);
+    uint8_t order[MOST_COMPARED];
+    made->rows = grouped(counts, contexts, used, order);
+    made->bits = 0;
     memset(made->groups, 0, CONTEXTS);
     for (size_t i = 0; i < made->rows; i++) {
+        const group *one = &groups_of_thread[order[i]];
+        uint16_t *frequencies = made->frequencies + i * SYMBOLS;
         if (i)
-            memset(made->groups + groups[i].start, (int)i, (size_t)(CONTEXTS - groups[i].start));
-        memcpy(made->counted + i * SYMBOLS, groups[i].counts, sizeof groups[i].counts);
-        scale(groups[i].counts, made->frequencies + i * SYMBOLS);
+            memset(made->groups + one->start, (int)i, (size_t)(CONTEXTS - one->start));
+        memcpy(made->counted + i * SYMBOLS, one->counts, sizeof one->counts);
+        scale(one, frequencies);
+        made->bits += bits_of(one, frequencies);
     }
-    made->bits = bits_of(made->counted, made->frequencies, made->rows * SYMBOLS);
-    free(groups);
     return made->rows;
 }
 

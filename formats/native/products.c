@@ -61,13 +61,20 @@ INLINE void step_run(const product *by, const double *left, size_t column, size_
                      const uint8_t *base, int size, uint8_t *out)
 {
     double sums[AT_ONCE];
+    size_t k = 0, columns = by->columns;
     for (size_t i = 0; i < part; i++)
         sums[i] = 0;
-    for (size_t k = 0; k < by->rank; k++) {
-        const double *right = by->right + k * by->columns + column;
-        double factor = left[k];
+    /* Four at a time: each sum is loaded and stored for that. */
+    for (; k + 4 <= by->rank; k += 4) {
+        const double *right = by->right + k * columns + column, *of = left + k;
         for (size_t i = 0; i < part; i++)
-            sums[i] += factor * right[i];
+            sums[i] += of[0] * right[i] + of[1] * right[i + columns] +
+                       of[2] * right[i + 2 * columns] + of[3] * right[i + 3 * columns];
+    }
+    for (; k < by->rank; k++) {
+        const double *right = by->right + k * columns + column;
+        for (size_t i = 0; i < part; i++)
+            sums[i] += left[k] * right[i];
     }
     for (size_t i = 0; i < part; i++)
         sums[i] = sums[i] * by->scale + widened(base, i, size);

@@ -36,7 +36,7 @@ typedef struct {
 } coded;
 
 typedef struct {
-    const coded *coded;
+    const coded *coded; /* NULL: `brief` must do */
     const uint32_t *brief;
 } coding;
 
@@ -63,6 +63,33 @@ INLINE void pack_round(const uint8_t *symbols, const uint8_t *contexts, size_t t
         states[lane] = state + quotient * one->rest + one->start;
     }
     to->at = at;
+}
+
+/* The same by dividing: for few symbols, which do not pay for reciprocals. */
+INLINE void divide_round(const uint8_t *symbols, const uint8_t *contexts, size_t turns,
+                         const uint32_t *brief, uint32_t *states, downward *to)
+{
+    uint8_t *at = to->at;
+    for (size_t lane = turns; lane-- > 0;) {
+        uint32_t one = brief[(contexts ? (size_t)contexts[lane] * SYMBOLS : 0) + symbols[lane]];
+        uint32_t state = states[lane], frequency = (one & (TABLE - 1)) + 1;
+        store16(at - 2, (uint16_t)state);
+        unsigned full = state >> 20 >= frequency;
+        at -= 2 * full;
+        state >>= 16 * full;
+        states[lane] = state + state / frequency * (TABLE - frequency) + (one >> TABLE_BITS);
+    }
+    to->at = at;
+}
+
+/* A round by whichever there is. */
+static void any_round(const uint8_t *symbols, const uint8_t *contexts, size_t turns,
+                      const coding *by, uint32_t *states, downward *to)
+{
+    if (by->coded)
+        pack_round(symbols, contexts, turns, by->coded, states, to);
+    else
+        divide_round(symbols, contexts, turns, by->brief, states, to);
 }
 
 /* Whole rounds of LANES before symbol `end`, a multiple of LANES, while there is room; the first
@@ -93,12 +120,12 @@ static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, si
     if (room < 4 * lanes + 2 * LANES)
         return NULL;
     size_t turns = count % lanes, end = count - turns;
-    pack_round(symbols + end, contexts ? contexts + end : NULL, turns, by->coded, states, &to);
+    any_round(symbols + end, contexts ? contexts + end : NULL, turns, by, states, &to);
     if (lanes == LANES)
         end = best_pack_rounds(symbols, contexts, end, by, states, &to);
     for (; end && to.at >= to.floor; end -= lanes)
-        pack_round(symbols + end - lanes, contexts ? contexts + end - lanes : NULL, lanes,
-                   by->coded, states, &to);
+        any_round(symbols + end - lanes, contexts ? contexts + end - lanes : NULL, lanes, by,
+                  states, &to);
     if (end)
         return NULL;
     memcpy(to.at - 4 * lanes, states, 4 * lanes);
@@ -177,16 +204,25 @@ WIDEST static size_t pack_rounds_widest(const uint8_t *symbols, const uint8_t *c
     return end;
 }
 
+/* What eight symbols do. Loads of one each: on many machines a gather takes twice as long. */
+WIDE INLINE __m256i eight_of(const uint32_t *brief, const uint8_t *symbols, const uint8_t *contexts)
+{
+    __m128i low = _mm_loadl_epi64((const __m128i *)symbols);
+    __m128i high = contexts ? _mm_loadl_epi64((const __m128i *)contexts) : _mm_setzero_si128();
+    __m128i at = _mm_unpacklo_epi8(low, high);
+    uint64_t one = (uint64_t)_mm_cvtsi128_si64(at), other = (uint64_t)_mm_extract_epi64(at, 1);
+    return _mm256_setr_epi32(
+        (int)brief[(uint16_t)one], (int)brief[(uint16_t)(one >> 16)],
+        (int)brief[(uint16_t)(one >> 32)], (int)brief[one >> 48], (int)brief[(uint16_t)other],
+        (int)brief[(uint16_t)(other >> 16)], (int)brief[(uint16_t)(other >> 32)],
+        (int)brief[other >> 48]);
+}
+
 /* Eight coders take a symbol each. */
 WIDE INLINE __m256i pack_eight(__m256i state, const uint8_t *symbols, const uint8_t *contexts,
                                const uint32_t *brief, downward *to)
 {
-    __m256i at = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)symbols));
-    if (contexts) {
-        __m256i of = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)contexts));
-        at = _mm256_or_si256(at, _mm256_slli_epi32(of, 8));
-    }
-    __m256i entry = _mm256_i32gather_epi32((const int *)brief, at, 4);
+    __m256i entry = eight_of(brief, symbols, contexts);
     __m256i last = _mm256_and_si256(entry, _mm256_set1_epi32(TABLE - 1));
     __m256i frequency = _mm256_add_epi32(last, _mm256_set1_epi32(1));
     __m256i full = _mm256_cmpgt_epi32(_mm256_srli_epi32(state, 20), last);
@@ -282,17 +318,40 @@ static bool are_contexts(const Py_buffer *contexts, Py_ssize_t count, size_t tab
     return highest < tables;
 }
 
+/* Symbols by themselves. Eight tables: to count the same symbol twice in a row would wait for the
+ * first, and in most planes few symbols are most of all. */
+static void count_bytes(const uint8_t *symbols, size_t count, uint32_t *counts)
+{
+    enum { AT_ONCE = 8 };
+    uint32_t each[AT_ONCE][SYMBOLS] = {{0}};
+    size_t i = 0;
+    for (; i + AT_ONCE <= count; i += AT_ONCE) {
+        uint64_t some = load64(symbols + i);
+        for (unsigned j = 0; j < AT_ONCE; j++)
+            each[j][(uint8_t)(some >> 8 * j)]++;
+    }
+    for (; i < count; i++)
+        each[0][symbols[i]]++;
+    for (unsigned j = 0; j < AT_ONCE; j++)
+        for (size_t symbol = 0; symbol < SYMBOLS; symbol++)
+            counts[symbol] += each[j][symbol];
+}
+
 static void count_all(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                       uint32_t *counts, uint32_t *others)
 {
     size_t i = 0;
+    if (!contexts) {
+        count_bytes(symbols, count, counts);
+        return;
+    }
     /* Two tables: to count the same symbol twice in a row would wait for the first. */
     for (; i + 2 <= count; i += 2) {
-        counts[(contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i]]++;
-        others[(contexts ? (size_t)contexts[i + 1] * SYMBOLS : 0) + symbols[i + 1]]++;
+        counts[(size_t)contexts[i] * SYMBOLS + symbols[i]]++;
+        others[(size_t)contexts[i + 1] * SYMBOLS + symbols[i + 1]]++;
     }
     if (i < count)
-        counts[(contexts ? (size_t)contexts[i] * SYMBOLS : 0) + symbols[i]]++;
+        counts[(size_t)contexts[i] * SYMBOLS + symbols[i]]++;
 }
 
 static PyObject *counted(Py_buffer *at)
@@ -331,18 +390,23 @@ static bool known_lanes(int lanes)
     return lanes == LANES || lanes == FEW;
 }
 
-static void fill_coded(const uint16_t *frequencies, coded *table, uint32_t *brief)
+/* What a frequency of 0 is, whoever uses it anyway: what is packed decodes to something else, no more. */
+static void fill_brief(const uint16_t *frequencies, uint32_t *brief)
 {
     uint32_t start = 0;
     for (size_t i = 0; i < SYMBOLS; i++) {
         uint32_t frequency = frequencies[i];
-        if (!frequency) /* whoever uses it anyway decodes to something else, no more */
-            table[i] = (coded){0, TABLE, 0, TABLE};
-        else
-            table[i] = (coded){(((uint64_t)1 << 63) + frequency - 1) / frequency,
-                               TABLE - frequency, start, frequency};
-        brief[i] = (table[i].limit - 1) | table[i].start << TABLE_BITS;
+        brief[i] = frequency ? (frequency - 1) | start << TABLE_BITS : TABLE - 1;
         start += frequency;
+    }
+}
+
+static void fill_coded(const uint32_t *brief, coded *table)
+{
+    for (size_t i = 0; i < SYMBOLS; i++) {
+        uint32_t frequency = (brief[i] & (TABLE - 1)) + 1;
+        table[i] = (coded){(((uint64_t)1 << 63) + frequency - 1) / frequency, TABLE - frequency,
+                           brief[i] >> TABLE_BITS, frequency};
     }
 }
 
@@ -354,6 +418,12 @@ void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count
 
 _Static_assert(PACK_SLACK == 4 * LANES + 2 * LANES, "states, and a round of words");
 
+/* Whether all rounds but the last are worked on without reciprocals. */
+static bool divides(size_t lanes)
+{
+    return lanes == FEW || best_pack_rounds != pack_rounds_portable;
+}
+
 /* Kept from plane to plane. */
 static _Thread_local coded coded_of_thread[MOST_TABLES * SYMBOLS];
 static _Thread_local uint32_t brief_of_thread[MOST_TABLES * SYMBOLS];
@@ -361,10 +431,14 @@ static _Thread_local uint32_t brief_of_thread[MOST_TABLES * SYMBOLS];
 uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                         const made_tables *by, uint8_t *out, size_t room)
 {
-    for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS)
-        fill_coded(by->frequencies + at, coded_of_thread + at, brief_of_thread + at);
-    coding of = {coded_of_thread, brief_of_thread};
-    return pack_symbols(symbols, contexts, count, &of, count >= MANY ? LANES : FEW, out, room);
+    size_t lanes = count >= MANY ? LANES : FEW;
+    coding of = {divides(lanes) ? NULL : coded_of_thread, brief_of_thread};
+    for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS) {
+        fill_brief(by->frequencies + at, brief_of_thread + at);
+        if (of.coded)
+            fill_coded(brief_of_thread + at, coded_of_thread + at);
+    }
+    return pack_symbols(symbols, contexts, count, &of, lanes, out, room);
 }
 
 static PyObject *packed(Py_buffer *at, int lanes)
@@ -376,9 +450,10 @@ static PyObject *packed(Py_buffer *at, int lanes)
     if (!table)
         return PyErr_NoMemory();
     uint32_t *brief = (uint32_t *)(table + tables * SYMBOLS);
-    for (size_t i = 0; i < tables; i++)
-        fill_coded((const uint16_t *)at[2].buf + i * SYMBOLS, table + i * SYMBOLS,
-                   brief + i * SYMBOLS);
+    for (size_t i = 0; i < tables * SYMBOLS; i += SYMBOLS) {
+        fill_brief((const uint16_t *)at[2].buf + i, brief + i);
+        fill_coded(brief + i, table + i);
+    }
     coding by = {table, brief};
     uint8_t *begin, *out = at[3].buf;
     Py_BEGIN_ALLOW_THREADS

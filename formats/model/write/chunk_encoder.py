@@ -34,7 +34,7 @@ from tensorrepo.formats.model.write.encoding import (
     encode_frame,
     member_of,
     sampled_frames,
-    shares,
+    tried,
     ways_with,
 )
 from tensorrepo.formats.model.write.frame_memory import FrameMemory
@@ -211,7 +211,7 @@ class ChunkEncoder:
         if not job.is_large:
             for index in chunk.part.frames:
                 job.frames[index] = self._encode(chunk, job.way, index)
-        return first or GroupChoice(_as_first(job.way))
+        return first or GroupChoice(_as_first(job))
 
     def _work_on_frame(self, job: EncodingJob, index: int) -> None:
         assert job.chosen is not None, "a large tensor's frames wait for its choice"
@@ -290,11 +290,18 @@ def group_of(part: TensorPart) -> Group:
     return reader.type.name, tuple(reader.shape), _NUMBERS.sub("#", part.name)
 
 
-def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:
-    """What others of its group need to know of a choice: none where they must be tried anyway."""
+def _as_first(job: EncodingJob) -> EncodingChoice | None:
+    """What others of its group need to know of a choice: none where they must be tried anyway.
+
+    Its share is found as that of the others will be, see `tried`.
+    """
+    way, part = job.way, job.chunk.part
     if way is None or way.codec.name != DELTA.name:
         return None
-    return EncodingChoice(way.codec, source=way.source, share=way.share)
+    share = way.share
+    if len(part.frames) == 1 and (frame := job.frames[part.frames.start]) is not None:
+        share = sum(plane.size_bytes for plane in frame.planes) / part.size_bytes
+    return EncodingChoice(way.codec, source=way.source, share=share)
 
 
 def _like_first(
@@ -304,12 +311,12 @@ def _like_first(
     same = [base for source, base in held if source == first.source and not base.type_name]
     if len(same) != 1:
         return None
-    way = EncodingChoice(first.codec, (same[0],), source=first.source)
-    for share, tried in shares(chunk, [way]):
-        saved = chunk.part.size_bytes * (1 - share)
-        if abs(share - first.share) <= _ABOUT * first.share and saved >= LEAST_SAVED_BYTES:
-            return tried
-    return None
+    way = tried(chunk, EncodingChoice(first.codec, (same[0],), source=first.source))
+    if way is None:
+        return None
+    saved = chunk.part.size_bytes * (1 - way.share)
+    is_alike = abs(way.share - first.share) <= _ABOUT * first.share
+    return way if is_alike and saved >= LEAST_SAVED_BYTES else None
 
 
 def _is_large(part: TensorPart) -> bool:

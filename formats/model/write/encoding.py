@@ -127,7 +127,7 @@ class EncodingChoice:
         params: parameters of the member.
         source: base model that it uses; None: none.
         planes: planes of the chunk's only frame, where the trial was of all of it.
-        share: stored bytes over raw ones, of samples.
+        share: stored bytes over raw ones, of samples or of that frame.
     """
 
     codec: FrameCodec
@@ -199,7 +199,9 @@ def choose_way(
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
-    trial = _Trial(chunk, list(_runs(chunk)))
+    # Without bases there is hardly a choice: the trial may as well be the encoding.
+    has_bases = any(way.bases for way in ways)
+    trial = _Trial(chunk, list(_runs(chunk)) if has_bases else _whole_or_samples(chunk))
     with_base = sorted(trial.all_of([way for way in ways if way.bases]), key=itemgetter(0))
     based = with_base[0] if with_base else None
     if based is not None and least_saved is not None and _is_clear(based, worth):
@@ -236,6 +238,16 @@ def shares(
 ) -> list[tuple[float, EncodingChoice]]:
     """Stored bytes over raw ones of samples, for each way that can encode them."""
     return _Trial(chunk, list(_runs(chunk))).all_of(ways)
+
+
+def tried(chunk: TensorChunk, way: EncodingChoice) -> EncodingChoice | None:
+    """A way that is likely to be taken, with its share; None where it cannot encode.
+
+    A single frame is encoded for that, and its planes are kept: to look at samples first would take
+    half as long again.
+    """
+    found = _Trial(chunk, _whole_or_samples(chunk)).of(way)
+    return None if found is None else found[1]
 
 
 def sampled_frames(chunk: TensorChunk) -> list[int]:
@@ -355,6 +367,13 @@ class _Trial:
             params=way.params,
         )
         return FrameSample(self.chunk.frame(run.frame)[run.start : run.stop], bases, part)
+
+
+def _whole_or_samples(chunk: TensorChunk) -> list[_Run]:
+    """All of a chunk that is one frame, samples of a larger one."""
+    if len(chunk.part.frames) == 1:
+        return [_Run(chunk.part.frames.start, 0, chunk.part.size_bytes)]
+    return list(_runs(chunk))
 
 
 def _runs(chunk: TensorChunk) -> Iterator[_Run]:

@@ -9,7 +9,9 @@ import pytest
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import tensor_of
+from tensorrepo.formats.model.delta.registry import DELTA
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.encoding import SAMPLES
 from tensorrepo.formats.model.write.model_source import FileStretch, ModelSource, OriginalFile
 from tensorrepo.formats.model.write.model_writer import SMALLEST_BUDGET_BYTES, write_model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -358,3 +360,23 @@ def test_equal_large_tensors_are_stored_once() -> None:
     model = stored({name: LARGE.copy() for name in "abc"}, objects)
     assert pack_bytes(objects) < LARGE.nbytes * 1.1
     assert np.array_equal(model["c"], LARGE)
+
+
+def test_tensors_like_the_first_of_their_group_are_encoded_without_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(5)
+    looks: list[Any] = []
+    base = {f"layers.{at}.w": rng.standard_normal((300, 300), "f4") for at in range(4)}
+    tuned = {name: one + np.float32(1e-4) * one.T for name, one in base.items()}
+    expected = type(DELTA).expected_bytes
+
+    def counted(*of: Any) -> Any:
+        looks.append(of)
+        return expected(*of)
+
+    monkeypatch.setattr(type(DELTA), "expected_bytes", counted)
+    objects = MemoryObjects()
+    model = stored(tuned, objects, known=[stored(base, objects).entry])
+    assert len(looks) == SAMPLES
+    assert all(np.array_equal(model[name], one) for name, one in tuned.items())
