@@ -30,7 +30,7 @@ def test_one_seed_gives_one_trace() -> None:
 
 def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
     done, faults = Counter[str](), Counter[str]()
-    for seed in range(16):
+    for seed in range(30):
         ended = simulated(seed, 60)
         done.update(what for what, outcome in ended.outcomes if outcome == "done")
         faults += ended.faults
