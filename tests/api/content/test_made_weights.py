@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -32,6 +33,7 @@ def client(service: RunningService) -> Iterator[httpx.Client]:
         url = service.service.directory.find("ns").url
         with tr.open(url, author="Ann <ann@example.org>").transaction(message="net") as tx:
             tx.save_model("net", TENSORS, files={"config.json": b'{"model_type": "tiny"}'})
+        time.sleep(3)  # a view of a repository that is written beside the service may be so old
         yield client
 
 
