@@ -18,6 +18,7 @@ import re
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -57,9 +58,9 @@ _FORBIDDEN: Final = {"28", "42501", "25006", "SQLITE_READONLY", "SQLITE_CANTOPEN
 _ABANDONED: list[object] = []  # connections of a parent process, which a child must not close
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class _Pool:
-    """The connections of one process."""
+    """The connections of one process. Those that are idle are closed when nobody refers to it."""
 
     open: Callable[[], Any]
     process: int = field(default_factory=os.getpid)
@@ -68,6 +69,10 @@ class _Pool:
     turns: threading.Lock = field(default_factory=threading.Lock)
     turn: WriterTurn | None = None  # of the one thread that holds the lock
     waited_at: float = -CONTENDED_SECONDS  # when somebody else had the lock
+
+    def __post_init__(self) -> None:
+        # No `__del__`: where a cycle is collected, the connections' own might come before it.
+        weakref.finalize(self, _close_all, self.idle, self.process)
 
     def borrow(self) -> Any:
         self.room.acquire()
@@ -89,13 +94,14 @@ class _Pool:
         self.room.release()
 
     def close(self) -> None:
-        while self.idle:
-            with suppress(Exception):  # it may have died before
-                self.idle.pop().close()
+        _close_all(self.idle, self.process)
 
-    def __del__(self) -> None:
-        if self.process == os.getpid():
-            self.close()
+
+def _close_all(connections: list[Any], process: int) -> None:
+    """Close connections, in the process that opened them alone."""
+    while connections and process == os.getpid():
+        with suppress(Exception):  # it may have died before
+            connections.pop().close()
 
 
 class SqlConnections:
@@ -147,8 +153,7 @@ class SqlConnections:
 
     def close(self) -> None:
         """Let go of all connections that are not in use."""
-        if self._own.process == os.getpid():
-            self._own.close()
+        self._own.close()
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -257,6 +259,21 @@ def test_who_hangs_in_a_turn_is_passed_by(repository: RepositoryCore, database: 
         commit_files(repository, {"files/a": b"second"})
         assert not repository.backend.turn().take(0)  # type: ignore[attr-defined]  # it has the lock
     check_whole(repository, b"second")
+
+
+def test_connections_are_closed_when_a_cycle_that_holds_them_is_collected(database: str) -> None:
+    older = psycopg.connect(database)  # than what holds it: of a cycle it would end first
+    info = older.info
+    connections = sql_connections.SqlConnections(database, "the log", "tensorrepo_log")
+    connections.pool.idle.append(older)
+    cycle: list[object] = [connections]
+    cycle.append(cycle)
+    del older, connections, cycle
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(one.message) for one in told] == []
+    assert info.status is psycopg.pq.ConnStatus.BAD
 
 
 def test_a_forked_child_has_connections_of_its_own(repository: RepositoryCore) -> None:
