@@ -16,9 +16,11 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 CHROMIUM = shutil.which("chromium")
 PAGE_MILLISECONDS = 60_000
+SETTLED_MILLISECONDS = 5_000
 # What asks when it is seen does so behind the first frame.
 _DRAWN = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
   () => setTimeout(done, 20))))"""
@@ -83,11 +85,16 @@ class Visitor:
         self.page.goto(self.url + path, wait_until="domcontentloaded")
 
     def is_too_wide(self) -> bool:
-        """Whether the page as a whole has to be moved sideways."""
-        wide: bool = self.page.evaluate(
-            "document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth"
-        )
-        return wide
+        """Whether the page as a whole has to be moved sideways, once it has settled.
+
+        Charts are drawn again, some frames later, where the window became narrower.
+        """
+        wide = "document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth"
+        try:
+            self.page.wait_for_function(f"!({wide})", timeout=SETTLED_MILLISECONDS)
+        except PlaywrightTimeoutError:
+            return True
+        return False
 
     def take_faults(self) -> list[str]:
         """What was noted since the last time."""
