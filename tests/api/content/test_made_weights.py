@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -26,14 +26,18 @@ BLOB = f"/ns/net/resolve/main/{FILE}"
 
 
 @pytest.fixture
-def client(service: RunningService) -> Iterator[httpx.Client]:
+def client(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[httpx.Client]:
     """A client of a service whose model `net` was saved anew as tensors and a config."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TENSORREPO_SERVER", service.url)
+    monkeypatch.setenv("TENSORREPO_TOKEN", service.token)
     with service.client() as client:
         client.post("/api/repos/create", json={"name": "net", "organization": "ns"})
-        url = service.service.directory.find("ns").url
-        with tr.open(url, author="Ann <ann@example.org>").transaction(message="net") as tx:
+        through = tr.open(f"{service.url}/ns", author="Ann <ann@example.org>")
+        with through.transaction(message="net") as tx:
             tx.save_model("net", TENSORS, files={"config.json": b'{"model_type": "tiny"}'})
-        time.sleep(3)  # a view of a repository that is written beside the service may be so old
         yield client
 
 
