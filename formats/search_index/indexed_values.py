@@ -14,6 +14,7 @@ Nothing is answered where the rows are so many that a scan takes less, nor what 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -141,15 +142,15 @@ def _fulfilling(dataset: StoredDataset, expression: pc.Expression, rows: Ints) -
 # ------------------------------------------------------------------------------ plans
 
 
-class _Plan:
+class _Plan(ABC):
     """What all plans have."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def indexes(self) -> tuple[OpenedIndex, ...]:
         """The indexes that are asked."""
-        raise NotImplementedError
 
     @property
     def unknown(self) -> Ints:

@@ -7,7 +7,7 @@ one without the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -168,10 +168,7 @@ def _indexes(
     columns: frozenset[str],
 ) -> Iterator[FragmentSpan]:
     """The page indexes of these fragments; what they link to is added to `known`."""
-    for span in leaf.indexes:
-        first, stop = max(span.first_fragment, some.start), min(span.stop_fragment, some.stop)
-        if first >= stop:
-            continue
+    for span, first, stop in _within(leaf.indexes, some):
         index, links = read_index(objects, span, known)
         cut = _cut(index, first - span.first_fragment, stop - span.first_fragment, columns)
         if cut.columns:
@@ -180,6 +177,14 @@ def _indexes(
             yield replace(
                 span, first_fragment=first - some.start, fragments=stop - first, payload=payload
             )
+
+
+def _within(spans: Iterable[FragmentSpan], some: range) -> Iterator[tuple[FragmentSpan, int, int]]:
+    """Spans that have fragments among `some`, with the first of these and the one behind them."""
+    for span in spans:
+        first, stop = max(span.first_fragment, some.start), min(span.stop_fragment, some.stop)
+        if first < stop:
+            yield span, first, stop
 
 
 def _cut(index: PageIndex, first: int, stop: int, columns: frozenset[str]) -> PageIndex:
@@ -200,9 +205,8 @@ def _patches(
     columns: frozenset[str],
 ) -> Iterator[FragmentSpan]:
     """The patch indexes of these fragments; what they link to is added to `known`."""
-    for span in leaf.patches:
-        first, stop = max(span.first_fragment, some.start), min(span.stop_fragment, some.stop)
-        if first >= stop or span.group not in columns:
+    for span, first, stop in _within(leaf.patches, some):
+        if span.group not in columns:
             continue
         patch, links = read_patches(objects, span, known)
         low, high = np.searchsorted(
