@@ -123,7 +123,7 @@ def test_what_was_read_before_is_answered_from_memory(remote: StoredDataset) -> 
     assert source.counts()["reads"] == 0
 
 
-SLOW_ROWS = {100: 0.03, 7: 0.06, 300: 0.045}
+SLOW_ROWS = {100: 0.2, 7: 0.3, 300: 0.25}  # longer than a busy machine makes another wait
 
 
 def slow_transform(batch: Batch) -> Batch:
@@ -136,9 +136,9 @@ def test_the_slowest_rows_are_named(remote: StoredDataset, batch_size: int) -> N
     opened = partial(OPENED, batch_size=batch_size, transform=slow_transform)
     found = profile(remote, opened)
     rows = [each.row for each in found.slowest]
-    assert {7, 100, 300} <= set(rows)  # a busy machine may have put others between them
+    assert sorted(rows) == [7, 100, 300]
     assert [each.row_id for each in found.slowest] == ids_of_rows(remote, rows)
-    assert all(each.seconds >= SLOW_ROWS.get(each.row, 0.0) for each in found.slowest)
+    assert all(each.seconds >= SLOW_ROWS[each.row] for each in found.slowest)
     text = str(found)
     assert "slowest rows, one by one" in text
     assert f"{rows[0]} ({found.slowest[0].row_id})" in text
