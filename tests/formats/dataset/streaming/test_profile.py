@@ -135,10 +135,10 @@ def slow_transform(batch: Batch) -> Batch:
 def test_the_slowest_rows_are_named(remote: StoredDataset, batch_size: int) -> None:
     opened = partial(OPENED, batch_size=batch_size, transform=slow_transform)
     found = profile(remote, opened)
-    rows = [each.row for each in found.slowest]
+    rows = [each.row for each in found.slowest[:3]]
     assert sorted(rows) == [7, 100, 300]
-    assert [each.row_id for each in found.slowest] == ids_of_rows(remote, rows)
-    assert all(each.seconds >= SLOW_ROWS[each.row] for each in found.slowest)
+    assert [each.row_id for each in found.slowest[:3]] == ids_of_rows(remote, rows)
+    assert all(each.seconds >= SLOW_ROWS[each.row] for each in found.slowest[:3])
     text = str(found)
     assert "slowest rows, one by one" in text
     assert f"{rows[0]} ({found.slowest[0].row_id})" in text
