@@ -200,7 +200,14 @@ def _append_at_service(
         for attempt in range(1, patience.attempts + 1):
             if reason := view.state.read_only_reason:
                 raise UnsupportedError(f"{log.backend.url}: {reason}")
-            entries = decide(view)
+            try:
+                entries = decide(view)
+            except Error as error:
+                newer = _newer(log, view, error)
+                if newer is None or patience.is_over(attempt):
+                    raise
+                view = newer
+                continue
             if not entries:
                 return Appended(view, None, (), attempt)
             txns = dict.fromkeys(entry.txn for entry in entries)
@@ -272,8 +279,25 @@ def _prepare(log: RepositoryLog, decide: Callable[[LogView], tuple[LogEntry, ...
     On what was seen last: somebody is about to write, so no view will be the newest.
     """
     view = log.latest or log.refresh()
-    if not view.state.read_only_reason:
+    if view.state.read_only_reason:
+        return
+    try:
         decide(view)
+    except Error as error:
+        if _newer(log, view, error) is None:
+            raise
+
+
+def _newer(log: RepositoryLog, view: LogView, refused: Error) -> LogView | None:
+    """A newer view than that which a decision was refused on, and is to be made again.
+
+    What was seen last may be long ago: a branch that had a name then may be gone by now.
+    None: there is none, or the store failed, and nothing that was stored can be relied upon.
+    """
+    if isinstance(refused, StorageError):
+        return None
+    newest = log.refresh()
+    return newest if newest.generation > view.generation else None
 
 
 @dataclass(frozen=True, slots=True)

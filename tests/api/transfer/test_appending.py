@@ -111,6 +111,17 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService) -> None
     assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(4)}
 
 
+def test_no_refusal_is_of_what_was_seen_long_ago(fresh: RunningService) -> None:
+    first, second = remote(fresh), remote(fresh)
+    commit_files(first, {"notes.txt": b"one"})
+    tip = tip_of(first)  # looks at the log, which nothing below does
+    refs.create_branch(first, "dev", tip, actor=ADA)
+    refs.delete_ref(second, "heads/dev", actor=ADA)
+    refs.create_branch(first, "dev", tip, actor=ADA)
+    with pytest.raises(ConflictError, match="exists already"):
+        refs.create_branch(second, "dev", tip, actor=ADA)
+
+
 def test_two_changes_of_one_file_are_a_conflict(fresh: RunningService) -> None:
     first, second = remote(fresh), remote(fresh)
     commit_files(first, {"notes.txt": b"one"})

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.log import append as append_module
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry, Update
 from tests.support.builders.repositories import ADA, BOB, commit_files, new_repository, tip_of
@@ -23,6 +28,25 @@ def test_a_name_that_is_taken_is_refused() -> None:
     made = commit_files(repository, {"files/a": b"one"})
     with pytest.raises(ConflictError, match="exists already"):
         refs.create_branch(repository, "main", made.digest, actor=ADA)
+
+
+def test_no_refusal_is_of_what_was_seen_before_others_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits(_: object, *, prepare: Callable[[], None], **__: object) -> nullcontext[None]:
+        prepare()  # as who waits for its turn does, on what it saw last
+        return nullcontext()
+
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"1"})
+    tip = tip_of(repository)
+    refs.create_branch(repository, "dev", tip, actor=ADA)
+    other = open_repository(repository.backend, drivers={})
+    refs.delete_ref(other, "heads/dev", actor=BOB)
+    monkeypatch.setattr(append_module, "turn_of", waits)
+    refs.create_branch(repository, "dev", tip, actor=ADA)
+    with pytest.raises(ConflictError, match="exists already"):
+        refs.create_branch(other, "dev", tip, actor=BOB)
 
 
 @pytest.mark.parametrize("name", ["main/sub", "m"])
