@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition
 from tensorrepo.formats.search_index.indexed_values import rows_by_indexes
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
 from tensorrepo.repo.ids import Digest
-from tensorrepo.verbs.indexes import value_index_beside
+from tensorrepo.verbs.indexes import unless_damaged, value_index_beside
 
 
 class VersionRows(Protocol):
@@ -62,7 +62,9 @@ def rows_by_index(asked: AskedRows, where: Where, most: int | None = None) -> In
     def index_of(name: str) -> OpenedIndex | None:
         return value_index_beside(whole.context, whole.commit, whole.path, whole.stored, name)
 
-    return rows_by_indexes(asked.stored, expression, index_of, most)
+    return unless_damaged(
+        whole.path, lambda: rows_by_indexes(asked.stored, expression, index_of, most)
+    )
 
 
 def find(asked: AskedRows, where: Where, *, exact: bool) -> Ints:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from tensorrepo.formats.search_index.paths import VALUES, index_folder
 from tensorrepo.formats.search_index.segment_files import IndexFolders
 from tensorrepo.formats.search_index.stored_index import open_index, write_index
 from tensorrepo.query.sql.repository_tables import Used
-from tensorrepo.repo.errors import NotFoundError, PurgedError
+from tensorrepo.repo.errors import CorruptError, NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import is_path
@@ -181,7 +182,24 @@ def candidate_rows(
 ) -> Ints | None:
     """Rows of a table of SQL for which a condition may be true: see `candidates_by_indexes`."""
     find = partial(value_index_beside, context, used.commit, used.path, used.stored)
-    return candidates_by_indexes(asked, where, find)
+    return unless_damaged(used.path, lambda: candidates_by_indexes(asked, where, find))
+
+
+def unless_damaged(path: str, ask: Callable[[], Ints | None]) -> Ints | None:
+    """What indexes of values answer about a dataset; None, with a warning, where they are damaged.
+
+    An index is made of its dataset: without it the answer is the same, and takes longer. A store
+    that does not answer is an error here as well.
+    """
+    try:
+        return ask()
+    except (CorruptError, NotFoundError) as error:
+        warnings.warn(
+            f"no index of {path} was asked, all rows are scanned: {error} If an index is damaged, "
+            "`tensorrepo fsck` names it, and `tensorrepo index create` makes it anew.",
+            stacklevel=3,
+        )
+        return None
 
 
 def _beside(

@@ -251,6 +251,19 @@ def test_a_deep_fsck_compares_values_with_pages() -> None:
     assert ["in 1 row, such as row" in each for each in place_twice] == [True]
 
 
+def test_where_an_index_is_damaged_rows_are_scanned() -> None:
+    repo = tr.init(f"memory://{uuid4()}", author=ADA)
+    assert forged(repo, lambda block: block.__delitem__(slice(4)))
+    ds, query = repo.dataset("d"), "select i8 from d where i8 = 5"
+    with pytest.warns(match="no index of datasets/d was asked.*`tensorrepo index create`"):
+        rows = ds.find("i8 = 5")
+    assert 0 < len(rows) == len(ds.find("i8 = 5", exact=True))
+    with pytest.warns(match="no index of datasets/d was asked"):
+        assert repo.sql(query).arrow().num_rows == len(rows)
+    with pytest.raises(InvalidInputError, match="other"):
+        ds.find("other = 5")  # no index's fault
+
+
 def test_an_index_beside_one_of_words_has_a_path_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("lance", reason="indexes of words are made by pylance")
     repo = tr.init(tmp_path / "r", author=ADA)
