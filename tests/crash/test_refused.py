@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -50,7 +51,8 @@ def _commit(repository: RepositoryCore, files: dict[str, bytes | None]) -> None:
 def pushed(repository: RepositoryCore) -> None:
     source = open_repository(copied(harm().backend), drivers={})
     commit_files(source, {"files/large": LARGE, "files/a": b"new"})
-    push(source, repository, ["main"], TransferOptions(ADA, Path("never")))
+    with TemporaryDirectory() as folder:
+        push(source, repository, ["main"], TransferOptions(ADA, Path(folder)))
 
 
 def collected(repository: RepositoryCore) -> None:
