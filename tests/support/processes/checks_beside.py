@@ -1,4 +1,4 @@
-"""Checks that run while tests are collected, which keeps one core busy: ``pytest --beside "make lint"``.
+"""Checks that run while tests are collected, which takes one core: ``pytest --beside COMMAND``.
 
 What they print is shown when they have ended, before the first test; where they fail no test runs.
 """
@@ -28,7 +28,7 @@ class ChecksBeside:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._command: str = config.option.beside
-        self._printed = TemporaryFile()
+        self._printed = TemporaryFile()  # noqa: SIM115  it is closed as the session ends
         self._process = subprocess.Popen(
             shlex.split(self._command),
             cwd=config.rootpath,

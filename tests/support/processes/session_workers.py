@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Shares:
-    """Who runs which tests: for each worker a range of their numbers, in memory that forks share."""
+    """Who runs which tests: ranges of their numbers, one for each worker, in memory of all."""
 
     def __init__(self, tests: int, workers: int, lock: Path) -> None:
         """Give each worker as many.
@@ -203,12 +203,15 @@ class SessionWorkers:
                 where = {"nodeid": item.nodeid, "location": item.location}
                 hook.pytest_runtest_logstart(**where)
                 for report in reports:
-                    if isinstance(report, dict):
-                        report = hook.pytest_report_from_serializable(
-                            config=self._config, data=report
-                        )
-                    hook.pytest_runtest_logreport(report=report)
+                    hook.pytest_runtest_logreport(report=self._restored(report))
                 hook.pytest_runtest_logfinish(**where)
+
+    def _restored(self, report: Any) -> pytest.TestReport:
+        if isinstance(report, pytest.TestReport):
+            return report
+        made = self._config.hook.pytest_report_from_serializable(config=self._config, data=report)
+        assert isinstance(made, pytest.TestReport), "workers tell of tests alone"
+        return made
 
     def _tell_lost(self, session: pytest.Session, number: int, status: int) -> None:
         """Fail the test in which a worker died."""
