@@ -11,10 +11,12 @@ from tests.support.architecture.sources import ROOT
 from tests.support.processes.session_workers import NONE, Shares
 
 TESTS = """
-import os, pytest
+import os, pytest, warnings
 
 @pytest.mark.parametrize("at", range(30))
 def test_one(at, tmp_path):
+    if not at:
+        warnings.warn("of a test")
     assert at != 3
     if at == 7:
         os.kill(os.getpid(), 9)
@@ -34,7 +36,8 @@ def test_every_test_runs_once_and_one_that_kills_its_worker_fails_alone(tmp_path
         text=True,
         check=False,
     )
-    assert "2 failed, 28 passed" in done.stdout
+    assert "2 failed, 28 passed, 1 warning" in done.stdout
+    assert "UserWarning: of a test" in done.stdout
     assert "test_one[7]" in done.stdout
     assert "ended with -9" in done.stdout
     ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]

@@ -139,6 +139,7 @@ class SessionWorkers:
         self._count = workers
         self._workers: list[Worker] = []
         self._started = 0
+        atexit.register(_be_silent)  # the first one is called last
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -169,7 +170,9 @@ class SessionWorkers:
         self._started += 1
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that were imported, and started nothing
+            pid = os.fork()
         if not pid:
             reader.close()
             _be_worker(session, shares, number, f"worker{self._started}", writer)
@@ -197,7 +200,7 @@ class SessionWorkers:
             case ("done",):
                 worker.is_done = True
             case ("warning", about):
-                hook.pytest_warning_recorded(**about)
+                hook.pytest_warning_recorded.call_historic(kwargs=about)
             case ("test", number, reports):
                 item = session.items[number]
                 where = {"nodeid": item.nodeid, "location": item.location}
@@ -223,13 +226,21 @@ class SessionWorkers:
         self._config.hook.pytest_runtest_logreport(report=report)
 
 
+def _be_silent() -> None:
+    """What libraries say of leaks as an interpreter ends would stand behind pytest's last line."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 class Reports:
     """A plugin of workers: what is told to the process that collected, once for each test."""
 
     def __init__(self, config: pytest.Config, writer: Connection) -> None:
         self._config = config
+        self._is_new = True
         self._writer = writer
         self._reports: list[Any] = []
+        config.pluginmanager.register(self)
+        self._is_new = False  # what was told before is told to each plugin once more
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep it; a passed one without what nobody shows of it."""
@@ -248,6 +259,8 @@ class Reports:
         nodeid: str,
         location: tuple[str, int, str] | None,
     ) -> None:
+        if self._is_new:
+            return
         kind = warning_message.category
         shown = UserWarning(f"{kind.__name__}: {warning_message.message}")  # others may not pickle
         message = warnings.WarningMessage(
@@ -273,7 +286,6 @@ def _be_worker(
         config = session.config
         _begin_anew(config, number, name)
         reports = Reports(config, writer)
-        config.pluginmanager.register(reports)
         _run_share(session, shares, number, reports)
         atexit._run_exitfuncs()
         multiprocessing.util._exit_function()
