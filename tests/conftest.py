@@ -1,6 +1,6 @@
 """What holds for every test: no clock decides, and nobody's home or credentials are touched.
 
-Hypothesis profiles: `dev` (10 examples; what `make test` runs) and `soak` (500, and every case that
+Hypothesis profiles: `dev` (6 examples; what `make test` runs) and `soak` (500, and every case that
 `tests.support.effort` samples in `dev`); ``pytest --hypothesis-profile soak`` chooses.
 """
 
@@ -126,7 +126,7 @@ class Slowest:
         self.path.write_text("".join(lines))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What 17,000 collected tests and all they import need not be walked by each collection.
 
     A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one.
@@ -135,6 +135,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
+    forked = sys.modules.get("tests.support.processes.forked")
+    if forked is not None and session.config.option.forks:
+        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as patch:
+            _empty(patch, factory.mktemp("home"))
+            forked.start_server()
 
 
 @pytest.hookimpl(trylast=True)
@@ -152,12 +158,16 @@ def pytest_runtest_logfinish() -> None:
 def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, and no variable that a store, git or tensorrepo would read."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        # What tests start would compile our five hundred modules each time: 1.5 s a process.
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        _empty(patch, tmp_path_factory.mktemp("home"))
         yield
+
+
+def _empty(patch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
+        patch.delenv(name)
+    patch.setenv("HOME", str(home))
+    # What tests start would compile our five hundred modules each time: 1.5 s a process.
+    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

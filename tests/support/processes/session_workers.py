@@ -305,6 +305,8 @@ def _begin_anew(config: pytest.Config, number: int, name: str) -> None:
     multiprocessing.util._run_after_forkers()
     multiprocessing.process._children = set()  # type: ignore[attr-defined]
     config.pluginmanager.unregister(name="slowest")
+    if forked := sys.modules.get("tests.support.processes.forked"):
+        forked.inherit_server()
     os.environ["PYTEST_XDIST_WORKER"] = f"gw{number}"  # as whoever asks for a worker knows it
     factory = config._tmp_path_factory  # type: ignore[attr-defined]
     factory._basetemp = factory.getbasetemp() / name
