@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tensorrepo.repo import ids
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.servers import sql_logs
 
@@ -40,6 +41,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
 sys.dont_write_bytecode = False
+
+# Digests of large objects are made by threads of BLAKE3, which are started once and for ever: those
+# of who collects tests would be missing in its forks.
+_DIGESTS_BY_THREADS = ids._OBJECT_PARALLEL
 
 _FINISHED = itertools.count(1)  # tests of this process
 
@@ -68,6 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slowest is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slowest(config.option.slowest), "slowest")
+    if config.option.forks:
+        ids._OBJECT_PARALLEL = ids._OBJECT  # type: ignore[misc]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -135,6 +142,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
+    ids._OBJECT_PARALLEL = _DIGESTS_BY_THREADS  # type: ignore[misc]
     forked = sys.modules.get("tests.support.processes.forked")
     if forked is not None and session.config.option.forks:
         factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
