@@ -97,9 +97,6 @@ def train(package: str, folder: Path, steps: int, killed: int | None = None) -> 
 
 def packages(name: str) -> tuple[Any, Any]:
     """Lightning, and the plug-ins for it."""
-    for other in ("matplotlib", "scipy", "transformers"):
-        # What metrics of Lightning import where it is installed, which takes as long as Lightning.
-        sys.modules[other] = None  # type: ignore[assignment]
     package = {"lightning": "lightning.pytorch"}.get(name, name)
     return importlib.import_module(package), importlib.import_module(
         f"tensorrepo.integrations.{name}"
