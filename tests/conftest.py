@@ -1,6 +1,6 @@
 """What holds for every test: no clock decides, and nobody's home or credentials are touched.
 
-Hypothesis profiles: `dev` (10 examples; what `make test` runs) and `soak` (500, and every case that
+Hypothesis profiles: `dev` (6 examples; what `make test` runs) and `soak` (500, and every case that
 `tests.support.effort` samples in `dev`); ``pytest --hypothesis-profile soak`` chooses.
 """
 
@@ -10,6 +10,7 @@ import gc
 import itertools
 import os
 import signal
+import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,8 +22,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tensorrepo.repo import ids
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.servers import sql_logs
+
+pytest_plugins = [
+    "tests.support.processes.checks_beside",
+    "tests.support.processes.session_workers",
+]
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 
@@ -34,6 +41,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
 sys.dont_write_bytecode = False
+
+# Digests of large objects are made by threads of BLAKE3, which are started once and for ever: those
+# of who collects tests would be missing in its forks.
+_DIGESTS_BY_THREADS = ids._OBJECT_PARALLEL
 
 _FINISHED = itertools.count(1)  # tests of this process
 
@@ -61,7 +72,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slowest is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Slowest(config.option.slowest))
+        config.pluginmanager.register(Slowest(config.option.slowest), "slowest")
+    if config.option.forks:
+        ids._OBJECT_PARALLEL = ids._OBJECT  # type: ignore[misc]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -120,7 +133,7 @@ class Slowest:
         self.path.write_text("".join(lines))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What 17,000 collected tests and all they import need not be walked by each collection.
 
     A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one.
@@ -129,6 +142,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
+    ids._OBJECT_PARALLEL = _DIGESTS_BY_THREADS  # type: ignore[misc]
+    forked = sys.modules.get("tests.support.processes.forked")
+    if forked is not None and session.config.option.forks:
+        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as patch:
+            _empty(patch, factory.mktemp("home"))
+            forked.start_server()
 
 
 @pytest.hookimpl(trylast=True)
@@ -146,9 +166,41 @@ def pytest_runtest_logfinish() -> None:
 def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, and no variable that a store, git or tensorrepo would read."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        # What tests start would compile our five hundred modules each time: 1.5 s a process.
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        _empty(patch, tmp_path_factory.mktemp("home"))
+        yield
+
+
+def _empty(patch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
+        patch.delenv(name)
+    patch.setenv("HOME", str(home))
+    # What tests start would compile our five hundred modules each time: 1.5 s a process.
+    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_are_read_once() -> Iterator[None]:
+    """Else each client of HTTP parses all authorities that are trusted: 0.05 s, thousands of times.
+
+    Nobody changes what is made here, but for the protocols, which are HTTP/1.1 for everybody.
+    """
+    made = ssl.create_default_context
+
+    @cache
+    def kept(cafile: str | None, capath: str | None, *_: str | None) -> ssl.SSLContext:
+        return made(cafile=cafile, capath=capath)
+
+    def once(
+        purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH,
+        *,
+        cafile: str | None = None,
+        capath: str | None = None,
+        cadata: str | bytes | None = None,
+    ) -> ssl.SSLContext:
+        if purpose is not ssl.Purpose.SERVER_AUTH or cadata is not None:
+            return made(purpose, cafile=cafile, capath=capath, cadata=cadata)
+        return kept(cafile, capath, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", once)
         yield

@@ -117,7 +117,7 @@ def test_no_request_that_fits_or_does_not_breaks_the_service(
     # Streams of events of what is there do not end, and what all others need stays.
     may_name = operation.label not in WHOLE and not operation.path.endswith("/events")
 
-    @settings(max_examples=examples(3))
+    @settings(max_examples=examples(2))
     @given(case=operation.as_strategy(), who=st.sampled_from(CALLERS), is_known=st.booleans())
     def check(case: Any, who: str, is_known: bool) -> None:
         if is_known and may_name and case.path_parameters:
@@ -193,7 +193,7 @@ HEADS = st.fixed_dictionaries(
 def test_no_message_breaks_the_service(
     path: str, fuzzed: RunningService, tokens: dict[str, str]
 ) -> None:
-    @settings(max_examples=examples(20))
+    @settings(max_examples=examples(10))
     @given(head=HEADS, body=st.binary(max_size=64), who=st.sampled_from(CALLERS), cut=st.booleans())
     def check(head: Any, body: bytes, who: str, cut: bool) -> None:
         data = json.dumps(head).encode()

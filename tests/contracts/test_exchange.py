@@ -65,7 +65,7 @@ class Case:
     holds_no_rows: bool = True
     repeats: bool = True
     needs: str = ""
-    damages: int = 5
+    damages: int = 3
 
     def dataset(self, rows: int = ROWS) -> StoredDataset:
         if self.needs:

@@ -69,7 +69,7 @@ def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path) -> None:
         check(copied(on_disk, tmp_path / f"{change} {late} {at}"), change, at, late=late)
 
     places = with_none(harm().places("commit", "merge", "branch", disk=True))
-    check_each(sampled(places, 10), dies)
+    check_each(sampled(places, 5), dies)
 
 
 @pytest.mark.parametrize("change", CHANGES)

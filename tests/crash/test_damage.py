@@ -100,7 +100,7 @@ def read_chain(backend: Backend) -> object:
 def test_no_flipped_byte_of_an_object_goes_unnoticed(
     kind: Kind, read: Callable[[str, Backend], object]
 ) -> None:
-    keys = sampled([key for key in OBJECTS if kind_of(key) is kind], 4)
+    keys = sampled([key for key in OBJECTS if kind_of(key) is kind], 2)
     assert keys
     assert [key for key in keys if unnoticed(key, partial(read, key), flips(key))] == []
 
@@ -155,6 +155,6 @@ DAMAGES: dict[str, Callable[[str], bytes]] = {
 @pytest.mark.parametrize("damage", sampled([*DAMAGES.values()], 3))
 def test_who_reads_everything_is_told_of_any_damaged_key(damage: Callable[[str], bytes]) -> None:
     others = [key for key in KEYS if key not in OBJECTS][::7]
-    keys = sampled(OBJECTS + others, 16)
+    keys = sampled(OBJECTS + others, 8)
     wrong = [key for key in keys if unnoticed(key, read_everything, [damage(key)])]
     assert wrong == []

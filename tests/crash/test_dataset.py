@@ -115,7 +115,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "at"), sampled(PLACES, len(PLACES) // 3))
+@pytest.mark.parametrize(("change", "at"), sampled(PLACES, len(PLACES) // 5))
 def test_a_dataset_is_as_before_or_as_after_when_its_writer_dies(change: str, at: int) -> None:
     store = copied(BACKEND)
     backend = CrashBackend(store, 10**9)

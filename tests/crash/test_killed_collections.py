@@ -88,7 +88,7 @@ def check_next(backend: Backend) -> None:
     assert files_at(repository, tip)["files/a"] == b"kept"
 
 
-@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 8))
+@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 4))
 def test_ctrl_c_at_any_operation_leaves_a_handle_that_collects_the_rest(
     at: int, tmp_path: Path
 ) -> None:
@@ -107,7 +107,7 @@ def test_ctrl_c_at_any_operation_leaves_a_handle_that_collects_the_rest(
 
 
 @pytest.mark.parametrize("mode", LOSSES)
-@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 6))
+@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 3))
 def test_an_answer_that_is_lost_at_any_operation_costs_a_repetition_at_most(
     at: int, mode: Loss
 ) -> None:

@@ -85,7 +85,7 @@ def operations() -> list[tuple[str, str]]:
 PLACES = [at for at, (verb, _) in enumerate(operations()) if verb != "read"]
 
 
-@pytest.mark.parametrize("at", sampled(PLACES, len(PLACES) // 3))
+@pytest.mark.parametrize("at", sampled(PLACES, len(PLACES) // 5))
 def test_a_model_is_as_before_or_as_after_when_its_writer_dies(at: int) -> None:
     store = copied(BACKEND)
     backend = CrashBackend(store, 10**9)

@@ -192,7 +192,7 @@ def test_a_power_cut_after_any_step_loses_nothing_that_was_acknowledged(
     at = Journaling(tmp_path)
     SCENARIOS[scenario](at)
     steps = range(len(at.journal.steps) + 1)
-    for step in sampled(steps, 4):
+    for step in sampled(steps, 2):
         for share in SHARES:
             check(at, step, share)
 

@@ -133,7 +133,7 @@ def test_a_disk_that_fails_on_the_way_harms_nothing(
 def test_a_login_that_expires_on_the_way_harms_nothing(change: str) -> None:
     counting = ExpiredLogin(copied(harm().backend), 10**9)
     CHANGES[change](open_repository(counting, drivers={}))
-    for at in sampled(range(1, len(counting.operations) + 1), 5):
+    for at in sampled(range(1, len(counting.operations) + 1), 3):
         login = ExpiredLogin(copied(harm().backend), at)
 
         def heal(login: ExpiredLogin = login) -> None:

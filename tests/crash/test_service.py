@@ -27,8 +27,8 @@ from tests.support.effort import soaking
 from tests.support.faults.remote_writers import remote
 from tests.support.servers.service_process import ServiceProcess
 
-SECONDS = 600 if soaking() else 3
-KILLED_SECONDS = 300 if soaking() else 2
+SECONDS = 600 if soaking() else 1
+KILLED_SECONDS = 300 if soaking() else 1
 
 
 @pytest.fixture

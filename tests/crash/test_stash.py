@@ -64,7 +64,7 @@ def take_back(shell: Shell) -> None:
     check_all_is_back(shell)
 
 
-@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 6))
+@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 3))
 def test_a_push_that_is_killed_loses_nothing(
     changed: Path, tmp_path: Path, at: int, before: bool
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_push_that_is_killed_loses_nothing(
     take_back(shell)
 
 
-@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 6))
+@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 3))
 def test_a_pop_that_is_killed_loses_nothing(
     changed: Path, tmp_path: Path, at: int, before: bool
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-DEV_EXAMPLES, SOAK_EXAMPLES = 10, 500
+DEV_EXAMPLES, SOAK_EXAMPLES = 6, 500
 _SOAK_FACTOR = 20  # of numbers that a test names itself
 
 _Case = TypeVar("_Case")

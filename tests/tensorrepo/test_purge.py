@@ -44,8 +44,12 @@ COLUMNS = {"name": tr.Text(), "kind": tr.ClassLabel(("other", "Ann")), "age": "i
 
 @pytest.fixture
 def repo(tmp_path: Path) -> tr.Repository:
+    return furnished(tmp_path / "store")
+
+
+def furnished(place: Path) -> tr.Repository:
     """Two versions of a dataset, views of it, and a dataset and a model made of it."""
-    repo = tr.init(tmp_path / "store", author=ADA)
+    repo = tr.init(place, author=ADA)
     with repo.transaction("main", "one") as tx:
         draft = tx.create_dataset("people", columns=COLUMNS)
         draft.append(people(0, 10), codec="none")
@@ -130,6 +134,16 @@ def test_readers_of_what_was_purged_are_told(repo: tr.Repository) -> None:
 
 @pytest.fixture
 def purged(repo: tr.Repository) -> tuple[tr.Repository, str]:
+    return without_some(repo)
+
+
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> tuple[tr.Repository, str]:
+    """The same for tests that change nothing."""
+    return without_some(furnished(tmp_path_factory.mktemp("purged") / "store"))
+
+
+def without_some(repo: tr.Repository) -> tuple[tr.Repository, str]:
     """Without a row, whose id is given, and without column ``kind``."""
     dataset = repo.dataset("people")
     (row,) = dataset.find(WHERE)
@@ -152,10 +166,10 @@ ASK_ROWS: dict[str, Callable[[tr.Repository, str], Any]] = {
 
 @pytest.mark.parametrize("ask", ASK_ROWS)
 def test_who_asks_for_a_purged_row_by_its_id_is_told(
-    ask: str, purged: tuple[tr.Repository, str]
+    ask: str, read_only: tuple[tr.Repository, str]
 ) -> None:
-    with pytest.raises(tr.PurgedError, match=f"row {purged[1]} was purged"):
-        ASK_ROWS[ask](*purged)
+    with pytest.raises(tr.PurgedError, match=f"row {read_only[1]} was purged"):
+        ASK_ROWS[ask](*read_only)
 
 
 ASK_COLUMNS: dict[str, Callable[[tr.Repository], Any]] = {
@@ -173,13 +187,15 @@ ASK_COLUMNS: dict[str, Callable[[tr.Repository], Any]] = {
 
 
 @pytest.mark.parametrize("ask", ASK_COLUMNS)
-def test_who_asks_for_a_purged_column_is_told(ask: str, purged: tuple[tr.Repository, str]) -> None:
+def test_who_asks_for_a_purged_column_is_told(
+    ask: str, read_only: tuple[tr.Repository, str]
+) -> None:
     with pytest.raises(tr.PurgedError, match="column 'kind' of datasets/people was purged"):
-        ASK_COLUMNS[ask](purged[0])
+        ASK_COLUMNS[ask](read_only[0])
 
 
-def test_other_errors_stay_what_they_are(purged: tuple[tr.Repository, str]) -> None:
-    repo, row = purged
+def test_other_errors_stay_what_they_are(read_only: tuple[tr.Repository, str]) -> None:
+    repo, row = read_only
     other = row[:-1] + "99"
     with pytest.raises(tr.NotFoundError, match="no row has id"):
         len(repo.dataset("people").select(rows=[other]))

@@ -22,6 +22,7 @@ from tensorrepo.formats.exchange.tables.arrow import read_parquet
 from tensorrepo.formats.exchange.tables.writers import write_arrow, write_parquet
 from tests.support.builders.arrow_tables import arrow_arrays, arrow_types
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 
 ROWS = 5
 
@@ -73,7 +74,7 @@ def test_a_sync_of_the_same_rows_stores_nothing(table: pa.Table) -> None:
     assert report.link.digest == dataset.digest
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(6))
 @given(table=tables())
 def test_any_table_comes_back_through_files(table: pa.Table) -> None:
     """As `add` and `checkout` do: what Parquet makes of a table is what comes back as Parquet."""

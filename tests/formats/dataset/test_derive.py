@@ -262,24 +262,24 @@ def test_a_check_finds_another_number_of_rows() -> None:
 
 def test_what_was_made_before_a_failure_is_not_made_again() -> None:
     objects = MemoryObjects()
-    source = _source(objects, 5000)
+    source = _source(objects, 2000)
     kept: list[Any] = []
     calls = 0
 
     def dies(batch: pa.RecordBatch) -> Any:
         nonlocal calls
         calls += len(batch)
-        if calls > 3000:
+        if calls > 1200:
             raise KeyboardInterrupt
         return double(batch)
 
-    options = {"checkpoint": kept.append, "checkpoint_bytes": 10_000, "check": 0.0}
+    options = {"checkpoint": kept.append, "checkpoint_bytes": 4_000, "check": 0.0}
     with pytest.raises(KeyboardInterrupt):
         _derive(objects, source, None, _function(dies, threads=1), **options)
     begun = open_dataset(objects, kept[-1].digest)
-    assert 1000 < len(begun) <= 3000
+    assert 400 < len(begun) <= 1200
     after, report = _derive(objects, source, begun)
-    assert (report.made, report.kept) == (5000 - len(begun), len(begun))
+    assert (report.made, report.kept) == (2000 - len(begun), len(begun))
     assert _ids(after) == _ids(source)
     assert _is_derived(source, after)
 

@@ -293,7 +293,7 @@ def operations() -> int:
     return len(counted.operations)
 
 
-@pytest.mark.parametrize("at", sampled(range(60), 10))
+@pytest.mark.parametrize("at", sampled(range(60), 5))
 def test_a_collection_that_died_anywhere_is_ended_by_the_next(at: int) -> None:
     backend = garbage()
     dying = CrashBackend(backend, at)

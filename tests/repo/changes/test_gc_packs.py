@@ -205,7 +205,7 @@ def test_a_pack_that_is_damaged_condemns_nothing_and_is_told() -> None:
     assert content(again(repository)) == before
 
 
-@pytest.mark.parametrize("at", sampled(range(MOST_OPERATIONS), 6))
+@pytest.mark.parametrize("at", sampled(range(MOST_OPERATIONS), 3))
 def test_packing_that_died_anywhere_lost_nothing_and_is_ended_by_the_next(at: int) -> None:
     backend = copied(_made())
     before = content(open_repository(backend, drivers={}))

@@ -190,7 +190,7 @@ class Harm:
                     for at, (before, verb, after) in enumerate(around, 1)
                     if verb not in ("read", "upload") or not before == verb == after
                 ]
-        return sampled(found, -(-len(found) // 3))
+        return sampled(found, -(-len(found) // 5))
 
 
 @cache

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 import msgspec
@@ -36,7 +37,6 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     encode_object,
 )
-from tests.support.architecture.sources import ROOT
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.repositories import ADA
 from tests.support.faults.collected_writers import CollectedWriter, collect
@@ -126,29 +126,27 @@ def work(role: str, url: str, token: str, store: Path, seconds: float, seed: str
 def main(url: str, token: str, store: str, seconds: str, seed: str, writers: str) -> None:
     roles = [f"writer{number}" for number in range(int(writers))]
     roles += ["forger", "collector1", "collector2"]
-    module = "tests.support.faults.remote_writers"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, url, token, store, seconds, seed, role],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for role in roles
-    ]
-    told = [json.loads(child.communicate()[0] or "{}") for child in children]
-    sys.stdout.write(json.dumps(dict(zip(roles, told, strict=True))))
+    with TemporaryDirectory() as kept:
+        places = {role: Path(kept, role) for role in roles}
+        children = []
+        for role, place in places.items():
+            child = os.fork()
+            if not child:
+                place.write_text(_told(role, url, token, Path(store), float(seconds), seed))
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        told = {role: json.loads(place.read_text()) for role, place in places.items()}
+    sys.stdout.write(json.dumps(told))
 
 
-def child(url: str, token: str, store: str, seconds: str, seed: str, role: str) -> None:
+def _told(role: str, *about: Any) -> str:
     try:
-        done = work(role, url, token, Path(store), float(seconds), seed)
-        sys.stdout.write(json.dumps(done))
+        return json.dumps(work(role, *about))
     except BaseException:  # noqa: BLE001  whatever it is, the parent tells it
-        sys.stdout.write(json.dumps({"failed": traceback.format_exc()}))
-        sys.stdout.flush()
-        os._exit(0)
+        return json.dumps({"failed": traceback.format_exc()})
 
 
 if __name__ == "__main__":
-    (main if sys.argv[-1].isdigit() else child)(*sys.argv[1:])
+    main(*sys.argv[1:])

@@ -61,7 +61,7 @@ def names(scores: Any) -> list[str]:
     return [score.candidate.model.name for score in scores]
 
 
-@sampled_product("asked,keep", [(right, "max"), (loss, "min")], [1, 3, 10], dev=2)
+@sampled_product("asked,keep", [(right, "max"), (loss, "min")], [1, 3, 10], dev=1)
 def test_bounds_find_the_best_and_their_order(
     repo: tr.Repository, asked: tuple[Any, str], keep: int
 ) -> None:

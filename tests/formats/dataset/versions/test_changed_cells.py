@@ -298,6 +298,7 @@ def test_rows_that_were_appended_are_added_and_nothing_else(
     assert _found(old, new) == {}
 
 
+@pytest.mark.soak  # rewrites all fragments, for most of which one answer is compared
 def test_other_boundaries_of_leaves_are_no_change(
     large: tuple[MemoryObjects, StoredDataset],
 ) -> None:
