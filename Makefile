@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Two more than there are cores: a third of the time of tests is spent waiting, for servers, browsers, processes.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
+# One more than there are cores: a quarter of the time of tests is spent waiting, for disks, servers, processes.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 # Tests wait for thousands of syncs: they lie in memory where that has 8 GiB to spare. TEST_FOLDER=/tmp lets them lie on a disk.
 TEST_FOLDER ?= $(shell df --output=avail -B1M /dev/shm 2>/dev/null | awk -v free="$$(awk '/^MemAvailable/ {print int($$2 / 1024)}' /proc/meminfo)" \
   'END {if ($$1 + 0 >= 8192 && free + 0 >= 8192) print "/dev/shm"}')
@@ -52,10 +52,11 @@ dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs nee
 demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.md on real data; STORE=s3 does it on a local S3 server
 	$(BIN)/python examples/demo.py
 
-# Collecting keeps one core busy and so does mypy: the checks run beside it, and pytest shows what they
-# say before the first test. Whoever runs this judges it by pytest's closing line.
+# pytest comes last: whoever runs this judges it by pytest's closing line. What comes before it runs
+# side by side, for mypy and sphinx keep one core busy each.
 test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the slowest go to build/durations.txt
-	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest --beside "make -j3 lint typecheck docs" --forks $(WORKERS) --slowest=build/durations.txt $(PYTEST_ARGS)
+	@$(MAKE) -j3 lint typecheck docs
+	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --slowest=build/durations.txt $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture
 	$(BIN)/ruff check $(SOURCES)
@@ -94,7 +95,7 @@ bench-env: .bench/.made ## make .bench with what benchmarks compare with: BENCH_
 # The same tests and more: 500 examples instead of 10, every seed, crash point and byte instead of a
 # sample, packages that are built, whole trainings. Takes hours.
 soak: $(VENV)/.dev ## every test, in the profile soak: many examples, all cases, big ingests
-	$(BIN)/python -m pytest --forks $(WORKERS) -m "" --hypothesis-profile soak --timeout 7200 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile soak --timeout 7200 $(PYTEST_ARGS)
 
 clean: ## remove what was made here, .venv too
 	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info formats/native/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -22,14 +22,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tensorrepo.repo import ids
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.servers import sql_logs
-
-pytest_plugins = [
-    "tests.support.processes.checks_beside",
-    "tests.support.processes.session_workers",
-]
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 
@@ -41,10 +35,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
 sys.dont_write_bytecode = False
-
-# Digests of large objects are made by threads of BLAKE3, which are started once and for ever: those
-# of who collects tests would be missing in its forks.
-_DIGESTS_BY_THREADS = ids._OBJECT_PARALLEL
 
 _FINISHED = itertools.count(1)  # tests of this process
 
@@ -72,9 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slowest is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Slowest(config.option.slowest), "slowest")
-    if config.option.forks:
-        ids._OBJECT_PARALLEL = ids._OBJECT  # type: ignore[misc]
+        config.pluginmanager.register(Slowest(config.option.slowest))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -133,7 +121,7 @@ class Slowest:
         self.path.write_text("".join(lines))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     """What 17,000 collected tests and all they import need not be walked by each collection.
 
     A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one.
@@ -142,13 +130,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
-    ids._OBJECT_PARALLEL = _DIGESTS_BY_THREADS  # type: ignore[misc]
-    forked = sys.modules.get("tests.support.processes.forked")
-    if forked is not None and session.config.option.forks:
-        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
-        with pytest.MonkeyPatch.context() as patch:
-            _empty(patch, factory.mktemp("home"))
-            forked.start_server()
 
 
 @pytest.hookimpl(trylast=True)
@@ -166,16 +147,12 @@ def pytest_runtest_logfinish() -> None:
 def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, and no variable that a store, git or tensorrepo would read."""
     with pytest.MonkeyPatch.context() as patch:
-        _empty(patch, tmp_path_factory.mktemp("home"))
+        for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        # What tests start would compile our five hundred modules each time: 1.5 s a process.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
-
-
-def _empty(patch: pytest.MonkeyPatch, home: Path) -> None:
-    for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
-        patch.delenv(name)
-    patch.setenv("HOME", str(home))
-    # What tests start would compile our five hundred modules each time: 1.5 s a process.
-    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,6 @@ them, instead of two seconds a process.
 from __future__ import annotations
 
 import multiprocessing
-import os
-from multiprocessing import forkserver, resource_tracker
 
 import pytest
 
@@ -44,35 +42,6 @@ FORKED.set_forkserver_preload(
         *sorted(set(MODULE_OF.values())),
     ]
 )
-
-
-class _InheritedServer(forkserver.ForkServer):
-    """That of a parent, who alone may wait for it."""
-
-    def ensure_running(self) -> None:
-        resource_tracker.ensure_running()
-
-
-def start_server() -> None:
-    """Let it import beside what this process does next, for this one and its forks."""
-    kept = [os.dup(stream) for stream in (1, 2)]
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nothing, stream)  # its children would print between the reports of tests
-    try:
-        forkserver.ensure_running()
-    finally:
-        for stream, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, stream)
-            os.close(before)
-        os.close(nothing)
-
-
-def inherit_server() -> None:
-    """Go on in a fork with the server of the parent, where that has one."""
-    server = forkserver._forkserver  # type: ignore[attr-defined]
-    if server._forkserver_pid is not None:
-        server.__class__ = _InheritedServer
 
 
 def fork_streams(patch: pytest.MonkeyPatch) -> None:
