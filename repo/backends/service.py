@@ -57,6 +57,7 @@ from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
     CLIENT_HEADER,
+    COMPOSES_HEADER,
     DIRECT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
@@ -139,9 +140,13 @@ def open_http(
             "Use the URL that the service calls its own."
         )
     kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
-    told = answer.headers.get(DIRECT_HEADER, "")
-    direct = int(told) if told.isascii() and told.isdigit() else None
-    return kind(place.url, address, token, dict(place.client), direct)
+    direct = _number(answer.headers.get(DIRECT_HEADER, ""))
+    composes = _number(answer.headers.get(COMPOSES_HEADER, "")) or 0
+    return kind(place.url, address, token, dict(place.client), direct, composes)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def create_http(
@@ -254,6 +259,7 @@ class ServiceBackend(RemoteReader):
         token: what the caller is known by.
         client: settings of the HTTP client, as obstore calls them.
         direct_bytes: objects of so many bytes and more may go straight to its store; None: none.
+        most_paths: of a commit that it composes; 0: it composes none.
     """
 
     def __init__(
@@ -263,7 +269,9 @@ class ServiceBackend(RemoteReader):
         token: str | None,
         client: Mapping[str, Any],
         direct_bytes: int | None = None,
+        most_paths: int = 0,
     ) -> None:
+        self.most_paths = most_paths
         self._api, self._token, self._direct_bytes = api.rstrip("/"), token, direct_bytes
         settings = {**client, "allow_http": "true"}
         if token is not None:
@@ -282,7 +290,7 @@ class ServiceBackend(RemoteReader):
 
     def __reduce__(self) -> tuple[object, ...]:
         told = (self.url, self._api, self._token, self._client, self._direct_bytes)
-        return type(self), told
+        return type(self), (*told, self.most_paths)
 
     def read(self, key: str) -> bytes:
         here = self._waiting.get(key) or self._told.get(key)
@@ -358,9 +366,17 @@ class ServiceBackend(RemoteReader):
 
     def append_entries(self, entries: bytes, generation: int, *, merges: bool) -> Landing:
         """See `AppendsEntries`."""
+        return self._append(MessageHead((), msgspec.Raw(entries), generation, merges))
+
+    def append_commit(self, commit: bytes, beside: bytes, generation: int) -> Landing:
+        """See `ComposesCommits`."""
+        wanted = msgspec.Raw(commit)
+        return self._append(MessageHead((), msgspec.Raw(beside), generation, commit=wanted))
+
+    def _append(self, head: MessageHead) -> Landing:
         waiting = self._waiting
         receipts = dict(self.receipts)
-        head = MessageHead(_listed(waiting), msgspec.Raw(entries), generation, merges, receipts)
+        head = msgspec.structs.replace(head, objects=_listed(waiting), receipts=receipts)
         body = encode_message(head, list(waiting.values()))
         answer = self.call("POST", "/append", content=body, tries=1)
         waiting.clear()
@@ -540,8 +556,9 @@ class PartialBackend(ServiceBackend):
         token: str | None,
         client: Mapping[str, Any],
         direct_bytes: int | None = None,
+        most_paths: int = 0,
     ) -> None:
-        super().__init__(url, api, token, client, direct_bytes)
+        super().__init__(url, api, token, client, direct_bytes, most_paths)
         self._parents: dict[bytes, bytes] = {}
 
     def read_state(self) -> ToldState:

@@ -50,6 +50,7 @@ MAX_METADATA_DEPTH = 32
 MAX_SIGNATURE_BYTES = 16 << 10
 MAX_CHANGED = 256
 MAX_COMMIT_BYTES = 2 << 20
+SUBJECT_CHARACTERS = 200  # of a message, that the log repeats
 _MAX_I64 = (1 << 63) - 1
 
 
@@ -235,6 +236,11 @@ def clean_message(text: str) -> str:
     """A message as an editor or a shell gave it, with line feeds and no space at line ends."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def subject_of(message: str) -> str:
+    """What the log says of a commit with that message."""
+    return message.partition("\n")[0][:SUBJECT_CHARACTERS]
 
 
 def _check_lineage(commit: Commit) -> None:
