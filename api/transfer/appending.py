@@ -457,7 +457,7 @@ class _Judgment:
         """As they are to be written; none where a commit would change nothing."""
         entries = self.one.entries
         if self.one.wanted is not None:
-            composed = self._composed(self.one.wanted)
+            composed = self._composed(self.one.wanted, commits)
             if composed is None:
                 return ()
             first = msgspec.structs.replace(entries[0], updates=(composed,))
@@ -467,7 +467,7 @@ class _Judgment:
         except NotFoundError:
             return entries  # whose check tells what is missing
 
-    def _composed(self, wanted: WantedCommit) -> Update | None:
+    def _composed(self, wanted: WantedCommit, commits: NewCommits) -> Update | None:
         """What moves the branch to a commit made of `wanted`; None: it would change nothing."""
         tip = self.state.refs.get(wanted.ref)
         if tip is None and wanted.base is not None:
@@ -480,7 +480,11 @@ class _Judgment:
                 "again on the new tip."
             ) from error
         self._refuse_conflicts(made.conflicts, wanted.ref, wanted.base, tip)
-        return None if made.commit is None else Update(wanted.ref, tip, made.commit)
+        if made.commit is None:
+            return None
+        if made.brought is not None:
+            commits.add_composed(made.commit, made.brought)
+        return Update(wanted.ref, tip, made.commit)
 
     def _refuse_conflicts(
         self, conflicts: Sequence[Conflict], ref: str, base: Digest | None, tip: Digest | None

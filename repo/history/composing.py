@@ -109,10 +109,13 @@ class Composed:
     Attributes:
         commit: its name; None where nothing would change, or there are conflicts.
         conflicts: why it could not be made.
+        brought: what its tree names beside what its parent's does, where nothing was merged; None:
+            a merge took it from wherever.
     """
 
     commit: Digest | None
     conflicts: tuple[Conflict, ...] = ()
+    brought: tuple[Digest, ...] | None = None
 
 
 def compose(
@@ -137,10 +140,12 @@ def compose(
         return Composed(None)
     _check_objects(objects, changes)
     generation = 0 if tip is None else read_commit(objects, tip).generation
+    brought: tuple[Digest, ...] | None = None
     if tip == wanted.base or all(lookup(objects, theirs, path) == before[path] for path in changes):
         root = update(objects, theirs, changes)
         content = [path for path, new in changes.items() if not same_content(before[path], new)]
         changed: tuple[str, ...] | None = tuple(sorted(content, key=path_key))
+        brought = tuple(digest for entry in changes.values() for digest in _named(entry))
     else:
         mine = update(objects, base, changes)
         context = MergeContext(True, "fail", (generation + 1, generation))
@@ -158,7 +163,7 @@ def compose(
         metadata=wanted.metadata,
         changed=changed,
     )
-    return Composed(write_commit(objects, commit).digest)
+    return Composed(write_commit(objects, commit).digest, (), brought)
 
 
 def _tree_of(objects: ObjectSink, commit: Digest | None) -> bytes:
@@ -170,18 +175,23 @@ def _is_stored(old: Entry | None, new: Entry | None) -> bool:
     return old == new and (old is None or new is None or old.summary == new.summary)
 
 
+def _named(entry: Entry | None) -> tuple[Digest, ...]:
+    """What a tree that has the entry links to for it."""
+    if entry is None:
+        return ()
+    return (entry.digest,) if entry.storage is None else (entry.digest, entry.storage)
+
+
 def _check_objects(objects: ObjectSink, changes: Mapping[str, Entry | None]) -> None:
     missing: list[Digest] = []
     for path, entry in changes.items():
-        if entry is None:
-            continue
-        for digest in (entry.digest, *(() if entry.storage is None else (entry.storage,))):
+        for digest in _named(entry):
             try:
                 found = objects.describe(digest)
             except NotFoundError:
                 missing.append(digest)
                 continue
-            if digest == entry.digest and found.kind is not entry.kind:
+            if entry is not None and digest == entry.digest and found.kind is not entry.kind:
                 raise InvalidInputError(
                     f"{path}: object {digest:.12} is a {found.kind.label}, not a {entry.kind.label}"
                 )
