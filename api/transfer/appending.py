@@ -514,6 +514,8 @@ class _Judgment:
         """What a branch leaves behind by a commit is not retained, so it must be behind it."""
         if entry.kind != "commit" or update.old is None or update.new is None or commits.missing:
             return
+        if update.old in read_commit(self.writer, update.new).parents:
+            return
         if not is_ancestor(self.writer, update.old, update.new):
             raise InvalidInputError(
                 f"{update.ref}: {update.new:.12} does not have {update.old:.12} in its history: "

@@ -92,7 +92,10 @@ class NewCommits:
         if not all(one.leaf and one.digest not in state.purges for one in links):
             self.add(commit)  # what its parent has of what these lead to is left out
             return
-        self._secure_all([NewObject(link) for link in links])
+        if len(links) == 1:
+            self._secure(NewObject(links[0]))
+        else:
+            self._secure_all([NewObject(link) for link in links])
         self.verified[commit] = None
 
     def add_kept(self, digest: Digest) -> None:

@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final, NoReturn
 from urllib.parse import urljoin, urlsplit
@@ -99,6 +99,7 @@ _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
 _TOLD_BYTES: Final = 4 << 20  # of objects that came with the answers to appends
 _NO_ADDRESSES: Final = 600.0  # seconds, after a service gave none
+_PARSED_URLS: Final = 64  # of small calls, which go to the same few again and again
 _BY_ADDRESS: Final = ("objects/", "reach/")
 # Settings of obstore's client that a connection of our own would not have.
 _OWN_WAYS: Final = frozenset({"proxy_url", "root_certificate", "allow_invalid_certificates"})
@@ -487,7 +488,7 @@ class ServiceBackend(RemoteReader):
         for number in range(1, tries + 1):
             try:
                 answer = self._http.request(
-                    method, self._api + path, content=content, headers=headers, **more
+                    method, _parsed(self._api + path), content=content, headers=headers, **more
                 )
                 if answer.is_success:
                     return answer
@@ -508,7 +509,7 @@ class ServiceBackend(RemoteReader):
     def _http(self) -> httpx.Client:
         limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
         headers = _REVISION | _authorization(self._token, self.url)
-        client = httpx.Client(headers=headers, timeout=_SECONDS, limits=limits)
+        client = _PlainClient(headers=headers, timeout=_SECONDS, limits=limits)
         weakref.finalize(self, client.close)  # many never close a repository
         return client
 
@@ -608,6 +609,31 @@ class PartialBackend(ServiceBackend):
                 break
             way.append(above)
         return "reach/" + "/".join(map(way_text, reversed(way)))
+
+
+class _PlainClient(httpx.Client):
+    """A client that keeps no cookies: to look for them takes a sixth of a small call."""
+
+    @property
+    def cookies(self) -> httpx.Cookies:
+        return _NO_COOKIES
+
+    @cookies.setter
+    def cookies(self, cookies: object) -> None:
+        """Nothing: a token says who calls."""
+
+
+class _NoCookies(httpx.Cookies):
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep none."""
+
+
+_NO_COOKIES: Final = _NoCookies()
+
+
+@lru_cache(_PARSED_URLS)
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 def _listed(objects: Mapping[str, bytes]) -> tuple[tuple[str, int], ...]:

@@ -223,7 +223,11 @@ def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     """Store `commit`, linked to its parents and to what its root page names."""
     assert not commit.beyond, "what is here in part was stored whole somewhere else"
     links = (*commit.parents, *root_links(commit.tree))
-    return objects.put(Kind.COMMIT, encode_commit(commit), links)
+    payload = encode_commit(commit)
+    link = objects.put(Kind.COMMIT, payload, links)
+    if not commit.metadata:  # else it may have been given in another form than it is read in
+        _KNOWN.put(link.digest, commit, _KNOWN_EACH_BYTES + 2 * len(payload))
+    return link
 
 
 def changed_paths(changes: Iterable[PathChange]) -> tuple[str, ...] | None:
