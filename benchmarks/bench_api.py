@@ -41,16 +41,13 @@ def commits(folder: Path, options: Options) -> dict[str, Any]:
     with served(folder / "service") as server, server.administrator() as client:
         made = client.post("/api/v1/repositories", json={"name": REPOSITORY})
         made.raise_for_status()
-        before = server.cpu_seconds()
         url = f"{server.url}/{REPOSITORY}"
         rounds = [a_round(server, url, folder, seconds) for _ in range(options.rounds)]
-        cpu = server.cpu_seconds() - before
         tip = client.get(f"{API}/commits/main").json()
         records = client.get(f"{API}/log", params={"after": 0}).json()["records"]
     total = sum(each.done for each in rounds) + CLIENTS * len(rounds)  # each began with one
     return told_of(rounds) | {
         "commits": total,
-        "server_cpu_ms": round(cpu / total * 1e3, 2),
         "lost": total - tip["generation"],
         "records": None if records is None else len(records),
     }
@@ -59,14 +56,11 @@ def commits(folder: Path, options: Options) -> dict[str, Any]:
 def empty(folder: Path, options: Options) -> dict[str, Any]:
     """The limit of `commits`: as many bytes, from the same clients, to a server that answers."""
     with answering() as server:
-        before = server.cpu_seconds()
         rounds = [
             a_round(server, server.url, folder, SECONDS * options.scale, "empty")
             for _ in range(options.rounds)
         ]
-        cpu = server.cpu_seconds() - before
-    total = sum(each.done for each in rounds)
-    return told_of(rounds) | {"calls": total, "server_cpu_ms": round(cpu / total * 1e3, 2)}
+    return told_of(rounds)
 
 
 @dataclass(frozen=True)
@@ -75,15 +69,19 @@ class Round:
 
     done: int
     seconds: float
-    cpu_seconds: float
+    client_seconds: float
+    server_seconds: float
 
 
 def told_of(rounds: list[Round]) -> dict[str, float]:
+    """What each second brought, and what each time cost both sides."""
     done = sum(each.done for each in rounds)
-    cpu = sum(each.cpu_seconds for each in rounds)
+    client = sum(each.client_seconds for each in rounds)
+    server = sum(each.server_seconds for each in rounds)
     return {
         "per_second": round(statistics.median(each.done / each.seconds for each in rounds)),
-        "client_cpu_ms": round(cpu / done * 1e3, 2),
+        "client_cpu_ms": round(client / done * 1e3, 2),
+        "server_cpu_ms": round(server / done * 1e3, 2),
     }
 
 
@@ -101,14 +99,15 @@ def a_round(server: Server, url: str, folder: Path, seconds: float, *words: str)
     for each in clients:
         assert each.stdout is not None, "it is a pipe"
         each.stdout.readline()
-    began = time.monotonic()
+    began, before = time.monotonic(), server.cpu_seconds()
     for each in clients:
         assert each.stdin is not None, "it is a pipe"
         each.stdin.write("go\n")
         each.stdin.flush()
     told = [each.communicate()[0].split()[-2:] for each in clients]
-    took = time.monotonic() - began
-    return Round(sum(int(done) for done, _ in told), took, sum(float(cpu) for _, cpu in told))
+    took, cpu = time.monotonic() - began, server.cpu_seconds() - before
+    done, own = sum(int(each) for each, _ in told), sum(float(each) for _, each in told)
+    return Round(done, took, own, cpu)
 
 
 CASES: dict[str, Case] = {

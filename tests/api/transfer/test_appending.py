@@ -22,7 +22,7 @@ from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.errors import ConflictError, StorageError
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.composing import WantedCommit, WantedEntry, encode_wanted
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
@@ -182,6 +182,26 @@ def test_a_composed_commit_that_is_sent_again_lands_once(fresh: RunningService) 
     answers = [compose(fresh, wanted()).json() for _ in range(2)]
     assert [answer["generation"] for answer in answers] == [1, 1]
     assert answers[0]["entries"] == answers[1]["entries"]
+
+
+def test_a_composed_commit_whose_answer_was_lost_is_made_once(
+    fresh: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, lost = remote(fresh), [StorageError("cut off", transient=True)]
+    assert isinstance(mine.backend, ServiceBackend)
+    call = mine.backend.call
+
+    def cut_off(method: str, path: str, **more: Any) -> httpx.Response:
+        answer = call(method, path, **more)
+        if path == "/append" and lost:
+            raise lost.pop()
+        return answer
+
+    monkeypatch.setattr(mine.backend, "call", cut_off)
+    landed = commit_files(mine, {"notes.txt": b"one"})
+    core = fresh.service.directory.open("team/photos").core
+    assert (lost, landed.generation, landed.digest) == ([], 1, tip_of(core))
+    assert core.log.refresh().generation == 1
 
 
 def test_a_composed_commit_that_changes_nothing_is_not_made(fresh: RunningService) -> None:
