@@ -383,7 +383,7 @@ class ComposesCommits(AppendsEntries, Protocol):
     """A backend behind which a service makes commits of the paths that they change.
 
     Attributes:
-        most_paths: of one commit; 0: this service composes none.
+        most_paths: number of paths that one commit may change; 0: this service composes none.
     """
 
     most_paths: int

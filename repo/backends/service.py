@@ -260,7 +260,7 @@ class ServiceBackend(RemoteReader):
         token: what the caller is known by.
         client: settings of the HTTP client, as obstore calls them.
         direct_bytes: objects of so many bytes and more may go straight to its store; None: none.
-        most_paths: of a commit that it composes; 0: it composes none.
+        most_paths: number of paths of a commit that it composes; 0: it composes none.
     """
 
     def __init__(
