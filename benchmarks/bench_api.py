@@ -3,7 +3,8 @@
     python benchmarks/bench_api.py [case ...] [--folder DIR] [--rounds N] [--scale S]
 
 Server and load on the same machine. ``commits``: 8 processes, one branch, files of 1 KiB under
-paths of their own, 10 s x scale. ``download`` and ``upload``: an object of 2 GiB x scale, one
+paths of their own, 10 s x scale; ``empty``: the same clients with a server that answers at once,
+which is the limit. ``download`` and ``upload``: an object of 2 GiB x scale, one
 and 16 connections, and the most anonymous memory of the service meanwhile; ``original``: the same
 of a model's file, ``decoded``: of one that is stored as a difference, beside `model.load`. A client
 reads from its socket and drops what came. ``stream``: shuffled batches from an S3 server with a
@@ -18,12 +19,13 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from api_cases.first_answers import page, start
 from api_cases.model_files import decoded, original
-from api_cases.served import Server, served
+from api_cases.served import Server, answering, served
 from api_cases.stored_objects import API, REPOSITORY, download, upload
 from api_cases.training import stream
 from harness import Case, Options, run
@@ -39,28 +41,57 @@ def commits(folder: Path, options: Options) -> dict[str, Any]:
     with served(folder / "service") as server, server.administrator() as client:
         made = client.post("/api/v1/repositories", json={"name": REPOSITORY})
         made.raise_for_status()
-        before = server.cpu_seconds()
-        rates = [round_of_commits(server, folder, seconds) for _ in range(options.rounds)]
-        cpu = server.cpu_seconds() - before
+        url = f"{server.url}/{REPOSITORY}"
+        rounds = [a_round(server, url, folder, seconds) for _ in range(options.rounds)]
         tip = client.get(f"{API}/commits/main").json()
         records = client.get(f"{API}/log", params={"after": 0}).json()["records"]
-    total = sum(done for done, _ in rates)
-    return {
-        "per_second": round(statistics.median(done / took for done, took in rates)),
+    total = sum(each.done for each in rounds) + CLIENTS * len(rounds)  # each began with one
+    return told_of(rounds) | {
         "commits": total,
-        "server_cpu_ms": round(cpu / total * 1e3, 2),
         "lost": total - tip["generation"],
         "records": None if records is None else len(records),
     }
 
 
-def round_of_commits(server: Server, folder: Path, seconds: float) -> tuple[int, float]:
-    """Commits of all clients, and in how long."""
+def empty(folder: Path, options: Options) -> dict[str, Any]:
+    """The limit of `commits`: as many bytes, from the same clients, to a server that answers."""
+    with answering() as server:
+        rounds = [
+            a_round(server, server.url, folder, SECONDS * options.scale, "empty")
+            for _ in range(options.rounds)
+        ]
+    return told_of(rounds)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all clients did together: how often, in how long, with how much of the processor."""
+
+    done: int
+    seconds: float
+    client_seconds: float
+    server_seconds: float
+
+
+def told_of(rounds: list[Round]) -> dict[str, float]:
+    """What each second brought, and what each time cost both sides."""
+    done = sum(each.done for each in rounds)
+    client = sum(each.client_seconds for each in rounds)
+    server = sum(each.server_seconds for each in rounds)
+    return {
+        "per_second": round(statistics.median(each.done / each.seconds for each in rounds)),
+        "client_cpu_ms": round(client / done * 1e3, 2),
+        "server_cpu_ms": round(server / done * 1e3, 2),
+    }
+
+
+def a_round(server: Server, url: str, folder: Path, seconds: float, *words: str) -> Round:
+    """Let all clients do what they do, at once."""
     script = str(HERE / "api_cases" / "committer.py")
     environment = os.environ | {"TENSORREPO_TOKEN": server.token, "HOME": str(folder)}
     clients = [
         subprocess.Popen(
-            [sys.executable, script, f"{server.url}/{REPOSITORY}", str(number), str(seconds)],
+            [sys.executable, script, url, str(number), str(seconds), *words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )
         for number in range(CLIENTS)
@@ -68,17 +99,20 @@ def round_of_commits(server: Server, folder: Path, seconds: float) -> tuple[int,
     for each in clients:
         assert each.stdout is not None, "it is a pipe"
         each.stdout.readline()
-    began = time.monotonic()
+    began, before = time.monotonic(), server.cpu_seconds()
     for each in clients:
         assert each.stdin is not None, "it is a pipe"
         each.stdin.write("go\n")
         each.stdin.flush()
-    done = sum(int(each.communicate()[0].split()[-1]) for each in clients)
-    return done, time.monotonic() - began
+    told = [each.communicate()[0].split()[-2:] for each in clients]
+    took, cpu = time.monotonic() - began, server.cpu_seconds() - before
+    done, own = sum(int(each) for each, _ in told), sum(float(each) for _, each in told)
+    return Round(done, took, own, cpu)
 
 
 CASES: dict[str, Case] = {
     "commits": commits,
+    "empty": empty,
     "download": download,
     "upload": upload,
     "original": original,

@@ -21,8 +21,8 @@ from tensorrepo.repo.objects import envelope
 router: Final = deferred_router(tags=["service"])
 API_VERSION: Final = 1
 FEATURES: Final = (
-    "append", "events", "idempotency-keys", "live-runs", "merge-requests", "mirror-tokens", "sql",
-    "ways", "webhooks",
+    "append", "composed-commits", "events", "idempotency-keys", "live-runs", "merge-requests",
+    "mirror-tokens", "sql", "ways", "webhooks",
 )  # fmt: skip
 FORMATS: Final = MappingProxyType(
     {

@@ -37,10 +37,12 @@ from tensorrepo.repo.backends.base import SignsRequests
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
+    COMPOSES_HEADER,
     DIRECT_HEADER,
     MOST_ADDRESSES,
     parse_way,
 )
+from tensorrepo.repo.history.composing import MOST_COMPOSED_PATHS
 from tensorrepo.repo.log.log_slots import MAX_GENERATION
 
 router: Final = deferred_router(tags=["remote repositories"])
@@ -100,6 +102,8 @@ async def discover(access: AccessOf, service: ServiceOf, request: Request) -> Re
     prefix = request.scope.get("root_path", "")
     api = f"{prefix}{_BASE.replace('{repository:repository}', access.name)}"
     headers = {API_HEADER: api, ACCESS_HEADER: "all" if access.reads_all else "part"}
+    if access.reads_all:
+        headers[COMPOSES_HEADER] = str(MOST_COMPOSED_PATHS)
     direct = service.settings.presigned_bytes
     if direct is not None and isinstance(access.core.objects.backend, SignsRequests):
         headers[DIRECT_HEADER] = str(direct)

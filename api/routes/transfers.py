@@ -236,7 +236,7 @@ def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> A
     return appending_of(
         access, head.entries, head.generation, check_objects(objects), merges=head.merges,
         receipts={Digest(name): receipt for name, receipt in head.receipts.items()},
-        checker=Receipts.of(service.database),
+        checker=Receipts.of(service.database), commit=head.commit,
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@ Who calls what: a route checks a message and hands an `Appending` to the `Append
 repository, whose one thread takes up to 64 of them, judges each against the state that those before
 it leave, and writes one record. While that is being made durable the next ones gather.
 
-A commit on a branch that moved is merged onto it, where the client allows it and nothing is signed.
+A commit on a branch that moved is merged onto it, where the client allows it and nothing is signed;
+one that comes as the paths that it changes is composed here.
 An append of a transaction that is in the log already is answered with the record that it is in.
 
 Source:
@@ -42,6 +43,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
 from tensorrepo.repo.changes.transaction import generation_of, raise_conflicts, tree_of
 from tensorrepo.repo.errors import (
+    CommitExpired,
     CommitOutcomeUnknown,
     ConflictError,
     Error,
@@ -54,9 +56,11 @@ from tensorrepo.repo.history.commits import (
     changed_paths,
     is_ancestor,
     read_commit,
+    subject_of,
     write_commit,
 )
-from tensorrepo.repo.history.merge_trees import MergeContext, merge_trees, replay
+from tensorrepo.repo.history.composing import WantedCommit, compose, parse_wanted
+from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees, replay
 from tensorrepo.repo.history.trees import diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended, append
@@ -81,6 +85,8 @@ _TOLD_REFS: Final = 4
 _TOLD_BYTES: Final = 512 << 10  # of objects in an answer
 _KNOWN_TRANSACTIONS: Final = 100_000
 _MOST_BEHIND: Final = 4096
+_NOTHING: Final = b"null"
+_NO_ENTRIES: Final = b"[]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class Appending:
     merges: bool
     offered: Offered
     possession: Possession | None = None
+    wanted: WantedCommit | None = None  # to be composed: what the first entry will lead to
     future: Future[LandedEntries] = field(default_factory=Future)
     landed: LandedEntries | None = None
     admitted: tuple[LogEntry, ...] = ()
@@ -129,8 +136,11 @@ def appending_of(
     merges: bool,
     receipts: Mapping[Digest, str],
     checker: Receipts,
+    commit: msgspec.Raw,
 ) -> Appending:
     """What a caller wants appended, as far as it can be judged without the log.
+
+    Where `commit` says what is to be composed, `entries` are written beside it.
 
     Raises:
         PermissionDenied, InvalidInputError: it will not be.
@@ -144,8 +154,25 @@ def appending_of(
             return decode_ref_updates(offered[digest].envelope().payload)
         return access.core.log.read_bulk(digest)
 
-    parsed = as_callers(access, parse_entries(entries), read_bulk)
-    return Appending(access, parsed, generation, merges, offered, possession)
+    if bytes(commit) == _NOTHING:
+        parsed = as_callers(access, parse_entries(entries), read_bulk)
+        return Appending(access, parsed, generation, merges, offered, possession)
+    if possession is not None:
+        raise InvalidInputError(
+            "who may read some refs only makes commits by himself: send the commit itself"
+        )
+    wanted = parse_wanted(commit)
+    beside = () if bytes(entries) == _NO_ENTRIES else parse_entries(entries)
+    parsed = as_callers(access, (_entry_of(wanted), *beside), read_bulk)
+    return Appending(access, parsed, generation, False, offered, wanted=wanted)
+
+
+def _entry_of(wanted: WantedCommit) -> LogEntry:
+    """The entry of a commit that is to be composed, which leads nowhere yet."""
+    if not wanted.ref.startswith(BRANCHES):
+        raise InvalidInputError(f"{wanted.ref!r:.120} is no branch: send the commit itself")
+    update = Update(wanted.ref, wanted.base, None)
+    return LogEntry(wanted.txn, "commit", "", 0, subject_of(wanted.message), (update,))
 
 
 @dataclass(slots=True, eq=False)
@@ -262,14 +289,14 @@ class Appender:
             one.future.set_exception(one.failure)
             return
         landed = one.landed
-        if landed is None:
-            assert appended.record is not None, "it was admitted"
-            landed = LandedEntries(appended.record.gen, one.admitted)
+        if landed is None:  # no entries: of a commit that would change nothing
+            landed = LandedEntries(appended.generation, one.admitted)
         if landed.generation - one.generation <= _TOLD_RECORDS and one.access.reads_all:
             slots = self._core.log.slots
             behind = range(one.generation + 1, landed.generation + 1)
             records = tuple(slots.slot_bytes(generation) for generation in behind)
-            landed = replace(landed, records=records, objects=news.of(landed, appended.view.state))
+            of = news.of if one.wanted is None else news.commits_of
+            landed = replace(landed, records=records, objects=of(landed, appended.view.state))
         one.future.set_result(landed)
 
 
@@ -291,6 +318,11 @@ class _News:
                 if digest is not None and digest in self.writer.written:
                     told |= [self._form(digest)]
         return told if sum(map(len, told.values())) <= _TOLD_BYTES else {}
+
+    def commits_of(self, landed: LandedEntries, _state: State) -> dict[str, bytes]:
+        """Its commit alone: who had it composed needs no tree to go on."""
+        moved = (each.new for entry in landed.entries for each in entry.updates)
+        return dict(self._form(new) for new in moved if new in self.writer.written)
 
     def _below(self, tip: Digest) -> Iterator[Digest]:
         pending = [tip]
@@ -404,10 +436,9 @@ class _Judgment:
             for digest in entry.data.get("add", ())
         }
         commits = NewCommits(self.writer, self.state, frozenset(added), self.one.possession)
-        try:
-            entries = tuple(self._moved(entry, commits) for entry in self.one.entries)
-        except NotFoundError:
-            entries = self.one.entries  # whose check tells what is missing
+        entries = self._entries(commits)
+        if not entries:
+            return (), self.state
         for entry in entries:
             self._check(entry, commits)
         commits.refuse_missing()
@@ -421,6 +452,48 @@ class _Judgment:
         standing = LogView(self.view.generation, self.view.digest, self.state)
         refuse_forbidden(self.policy, self.writer, standing, entries, self._bulk)
         return entries, self._after(entries)
+
+    def _entries(self, commits: NewCommits) -> tuple[LogEntry, ...]:
+        """As they are to be written; none where a commit would change nothing."""
+        entries = self.one.entries
+        if self.one.wanted is not None:
+            composed = self._composed(self.one.wanted, commits)
+            if composed is None:
+                return ()
+            first = msgspec.structs.replace(entries[0], updates=(composed,))
+            return (first, *entries[1:])
+        try:
+            return tuple(self._moved(entry, commits) for entry in entries)
+        except NotFoundError:
+            return entries  # whose check tells what is missing
+
+    def _composed(self, wanted: WantedCommit, commits: NewCommits) -> Update | None:
+        """What moves the branch to a commit made of `wanted`; None: it would change nothing."""
+        tip = self.state.refs.get(wanted.ref)
+        if tip is None and wanted.base is not None:
+            raise ConflictError(f"{wanted.ref} was deleted meanwhile; nothing was written.")
+        try:
+            made = compose(self.writer, wanted, tip, drivers=self.core.drivers)
+        except NotFoundError as error:
+            raise CommitExpired(
+                f"{wanted.ref}: {error} What this change was made on was collected since. Make it "
+                "again on the new tip."
+            ) from error
+        self._refuse_conflicts(made.conflicts, wanted.ref, wanted.base, tip)
+        if made.commit is None:
+            return None
+        if made.brought is not None:
+            commits.add_composed(made.commit, made.brought)
+        return Update(wanted.ref, tip, made.commit)
+
+    def _refuse_conflicts(
+        self, conflicts: Sequence[Conflict], ref: str, base: Digest | None, tip: Digest | None
+    ) -> None:
+        raise_conflicts(
+            conflicts,
+            f"{ref} moved from {base or 'nothing':.12} to {tip or 'nothing':.12} while committing",
+            "Look with `tensorrepo diff`, then stage again on the new tip.",
+        )
 
     def _check(self, entry: LogEntry, commits: NewCommits) -> None:
         if entry.bulk is not None and self.writer.take(entry.bulk) is None:
@@ -440,6 +513,8 @@ class _Judgment:
     def _check_forward(self, entry: LogEntry, update: Update, commits: NewCommits) -> None:
         """What a branch leaves behind by a commit is not retained, so it must be behind it."""
         if entry.kind != "commit" or update.old is None or update.new is None or commits.missing:
+            return
+        if update.old in read_commit(self.writer, update.new).parents:
             return
         if not is_ancestor(self.writer, update.old, update.new):
             raise InvalidInputError(
@@ -491,11 +566,7 @@ class _Judgment:
             writer, base, made.tree, theirs, drivers=self.core.drivers,
             context=MergeContext(True, "fail", (generation + 1, generation)),
         )  # fmt: skip
-        raise_conflicts(
-            merged.conflicts,
-            f"{update.ref} moved from {update.old or 'nothing':.12} to {tip:.12} while committing",
-            "Look with `tensorrepo diff`, then stage again on the new tip.",
-        )
+        self._refuse_conflicts(merged.conflicts, update.ref, update.old, tip)
         changed = changed_paths(diff(writer, theirs, merged.root))
         return write_commit(writer, replace(commit, tree=merged.root, changed=changed)).digest
 

@@ -82,6 +82,22 @@ class NewCommits:
             self._check(digest)
             self.verified[digest] = None
 
+    def add_composed(self, commit: Digest, brought: Iterable[Digest]) -> None:
+        """As `add`, of a commit that the service itself made on what a ref leads to.
+
+        Its pages are new, and named by nobody else: what is to be looked at is what it brings.
+        """
+        links = [self.writer.describe(digest) for digest in brought]
+        state = self.state
+        if not all(one.leaf and one.digest not in state.purges for one in links):
+            self.add(commit)  # what its parent has of what these lead to is left out
+            return
+        if len(links) == 1:
+            self._secure(NewObject(links[0]))
+        else:
+            self._secure_all([NewObject(link) for link in links])
+        self.verified[commit] = None
+
     def add_kept(self, digest: Digest) -> None:
         """Check that a lease may keep `digest`, which need be no commit. Raises as `add`."""
         if self.get(digest).kind is Kind.COMMIT:

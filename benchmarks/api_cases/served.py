@@ -95,8 +95,21 @@ def served(
         settings: what else `Settings` has.
     """
     command = [sys.executable, str(Path(__file__).resolve()), str(data), json.dumps(settings)]
-    around = os.environ | dict(environment or {})
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=around) as process:
+    with _running(command, os.environ | dict(environment or {})) as server:
+        yield server
+
+
+@contextmanager
+def answering() -> Iterator[Server]:
+    """A server that does nothing but answer, see `empty_answers.py`, until the block ends."""
+    script = Path(__file__).resolve().with_name("empty_answers.py")
+    with _running([sys.executable, str(script)], os.environ) as server:
+        yield server
+
+
+@contextmanager
+def _running(command: list[str], environment: Mapping[str, str]) -> Iterator[Server]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None, "it is a pipe"
             told = json.loads(process.stdout.readline())

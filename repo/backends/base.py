@@ -379,6 +379,31 @@ class AppendsEntries(Protocol):
 
 
 @runtime_checkable
+class ComposesCommits(AppendsEntries, Protocol):
+    """A backend behind which a service makes commits of the paths that they change.
+
+    Attributes:
+        most_paths: number of paths that one commit may change; 0: this service composes none.
+    """
+
+    most_paths: int
+
+    def append_commit(self, commit: bytes, beside: bytes, generation: int) -> Landing:
+        """Have a commit composed, and appended, at most once however often it is called.
+
+        Args:
+            commit: what is wanted, as `repo.history.composing` encodes it.
+            beside: JSON of the entries that go into the same record.
+            generation: number of the record that it was decided on.
+
+        Returns:
+            Where it landed, the commit's entry first; no entries where nothing would change.
+
+        Raises as `append_entries`.
+        """
+
+
+@runtime_checkable
 class TellsEvents(Protocol):
     """A backend that says when refs move."""
 

@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final, NoReturn
 from urllib.parse import urljoin, urlsplit
@@ -57,6 +57,7 @@ from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
     CLIENT_HEADER,
+    COMPOSES_HEADER,
     DIRECT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
@@ -98,6 +99,7 @@ _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
 _TOLD_BYTES: Final = 4 << 20  # of objects that came with the answers to appends
 _NO_ADDRESSES: Final = 600.0  # seconds, after a service gave none
+_PARSED_URLS: Final = 64  # of small calls, which go to the same few again and again
 _BY_ADDRESS: Final = ("objects/", "reach/")
 # Settings of obstore's client that a connection of our own would not have.
 _OWN_WAYS: Final = frozenset({"proxy_url", "root_certificate", "allow_invalid_certificates"})
@@ -139,9 +141,13 @@ def open_http(
             "Use the URL that the service calls its own."
         )
     kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
-    told = answer.headers.get(DIRECT_HEADER, "")
-    direct = int(told) if told.isascii() and told.isdigit() else None
-    return kind(place.url, address, token, dict(place.client), direct)
+    direct = _number(answer.headers.get(DIRECT_HEADER, ""))
+    composes = _number(answer.headers.get(COMPOSES_HEADER, "")) or 0
+    return kind(place.url, address, token, dict(place.client), direct, composes)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def create_http(
@@ -254,6 +260,7 @@ class ServiceBackend(RemoteReader):
         token: what the caller is known by.
         client: settings of the HTTP client, as obstore calls them.
         direct_bytes: objects of so many bytes and more may go straight to its store; None: none.
+        most_paths: number of paths of a commit that it composes; 0: it composes none.
     """
 
     def __init__(
@@ -263,7 +270,9 @@ class ServiceBackend(RemoteReader):
         token: str | None,
         client: Mapping[str, Any],
         direct_bytes: int | None = None,
+        most_paths: int = 0,
     ) -> None:
+        self.most_paths = most_paths
         self._api, self._token, self._direct_bytes = api.rstrip("/"), token, direct_bytes
         settings = {**client, "allow_http": "true"}
         if token is not None:
@@ -282,7 +291,7 @@ class ServiceBackend(RemoteReader):
 
     def __reduce__(self) -> tuple[object, ...]:
         told = (self.url, self._api, self._token, self._client, self._direct_bytes)
-        return type(self), told
+        return type(self), (*told, self.most_paths)
 
     def read(self, key: str) -> bytes:
         here = self._waiting.get(key) or self._told.get(key)
@@ -358,9 +367,17 @@ class ServiceBackend(RemoteReader):
 
     def append_entries(self, entries: bytes, generation: int, *, merges: bool) -> Landing:
         """See `AppendsEntries`."""
+        return self._append(MessageHead((), msgspec.Raw(entries), generation, merges))
+
+    def append_commit(self, commit: bytes, beside: bytes, generation: int) -> Landing:
+        """See `ComposesCommits`."""
+        wanted = msgspec.Raw(commit)
+        return self._append(MessageHead((), msgspec.Raw(beside), generation, commit=wanted))
+
+    def _append(self, head: MessageHead) -> Landing:
         waiting = self._waiting
         receipts = dict(self.receipts)
-        head = MessageHead(_listed(waiting), msgspec.Raw(entries), generation, merges, receipts)
+        head = msgspec.structs.replace(head, objects=_listed(waiting), receipts=receipts)
         body = encode_message(head, list(waiting.values()))
         answer = self.call("POST", "/append", content=body, tries=1)
         waiting.clear()
@@ -471,7 +488,7 @@ class ServiceBackend(RemoteReader):
         for number in range(1, tries + 1):
             try:
                 answer = self._http.request(
-                    method, self._api + path, content=content, headers=headers, **more
+                    method, _parsed(self._api + path), content=content, headers=headers, **more
                 )
                 if answer.is_success:
                     return answer
@@ -492,7 +509,7 @@ class ServiceBackend(RemoteReader):
     def _http(self) -> httpx.Client:
         limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
         headers = _REVISION | _authorization(self._token, self.url)
-        client = httpx.Client(headers=headers, timeout=_SECONDS, limits=limits)
+        client = _PlainClient(headers=headers, timeout=_SECONDS, limits=limits)
         weakref.finalize(self, client.close)  # many never close a repository
         return client
 
@@ -540,8 +557,9 @@ class PartialBackend(ServiceBackend):
         token: str | None,
         client: Mapping[str, Any],
         direct_bytes: int | None = None,
+        most_paths: int = 0,
     ) -> None:
-        super().__init__(url, api, token, client, direct_bytes)
+        super().__init__(url, api, token, client, direct_bytes, most_paths)
         self._parents: dict[bytes, bytes] = {}
 
     def read_state(self) -> ToldState:
@@ -591,6 +609,31 @@ class PartialBackend(ServiceBackend):
                 break
             way.append(above)
         return "reach/" + "/".join(map(way_text, reversed(way)))
+
+
+class _PlainClient(httpx.Client):
+    """A client that keeps no cookies: to look for them takes a sixth of a small call."""
+
+    @property
+    def cookies(self) -> httpx.Cookies:
+        return _NO_COOKIES
+
+    @cookies.setter
+    def cookies(self, cookies: object) -> None:
+        """Nothing: a token says who calls."""
+
+
+class _NoCookies(httpx.Cookies):
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Keep none."""
+
+
+_NO_COOKIES: Final = _NoCookies()
+
+
+@lru_cache(_PARSED_URLS)
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 def _listed(objects: Mapping[str, bytes]) -> tuple[tuple[str, int], ...]:

@@ -21,6 +21,7 @@ from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
 API_HEADER: Final = "Tensorrepo-Api"  # of an answer: where the API of the repository is
 ACCESS_HEADER: Final = "Tensorrepo-Access"  # of that answer: "all" of the repository, or "part"
 DIRECT_HEADER: Final = "Tensorrepo-Direct"  # of that answer: bytes from which objects may go past
+COMPOSES_HEADER: Final = "Tensorrepo-Composes"  # of that answer: paths of a commit it composes
 CLIENT_HEADER: Final = "Tensorrepo-Client"  # of a request: revision of the protocol it speaks
 REVISION: Final = 1  # of what this page of the specification says
 MAX_HOPS: Final = 11  # of a way to an object, so that its key has at most 512 bytes
@@ -67,6 +68,7 @@ class MessageHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         generation: number of the record that they were decided on.
         merges: whether a commit among them may be merged onto a branch that moved.
         receipts: receipts of objects that were sent before, by their digests.
+        commit: what the service is to compose, see `repo.history.composing`; `entries` go with it.
     """
 
     objects: tuple[tuple[DigestText, Annotated[int, msgspec.Meta(ge=1)]], ...] = ()
@@ -74,6 +76,7 @@ class MessageHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     generation: Annotated[int, msgspec.Meta(ge=0)] = 0
     merges: bool = False
     receipts: dict[DigestText, str] = {}
+    commit: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Landed(msgspec.Struct, frozen=True):

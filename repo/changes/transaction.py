@@ -7,6 +7,8 @@ are merged three ways and the record is tried again: kilobytes, never tensors.
 Who calls what: `begin` reads the log once and pins it; `CommitTransaction` collects; `commit` runs
 a `CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls for every head: it
 composes the tree on that head, makes its objects durable, passes the fence and gives the entries.
+Behind a service that composes commits, a plain one is made there, of the paths that it changes
+(`history.composing`); what the service refuses is made here, which merges it, or tells why not.
 
 Checkpoints of a training are commits beside each other: each has the same parent, where the
 training began, and a ref of its own. As ancestors of one another none could ever be freed. One
@@ -24,12 +26,24 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from tensorrepo.repo.backends.base import ComposesCommits
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.purge_guard import refuse_held
 from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
+from tensorrepo.repo.changes.rules import rules_of
+from tensorrepo.repo.errors import (
+    CommitExpired,
+    CommitOutcomeUnknown,
+    ConflictError,
+    Error,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import (
+    SUBJECT_CHARACTERS,
     Commit,
     MetadataValue,
     changed_paths,
@@ -37,11 +51,14 @@ from tensorrepo.repo.history.commits import (
     commit_lines,
     read_commit,
     signed_bytes,
+    subject_of,
     write_commit,
 )
+from tensorrepo.repo.history.composing import WantedCommit, encode_wanted, wanted_entry
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff, lookup, root_links, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended, append_commit
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.log.state import Condemnation, State
@@ -49,8 +66,6 @@ from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown, counted
-
-_SUBJECT_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,7 +174,7 @@ class CommitAttempt:
         return ()
 
     def _entries(self, view: LogView, moved: Update) -> tuple[LogEntry, ...]:
-        subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
+        subject = subject_of(self.message)
         actor = self.actor or self.author
         commit = LogEntry(self.txn, self.kind, actor, self.time_ns, self.note(subject), (moved,))
         around = (*self.before(view), commit, *self.after(view, moved))
@@ -360,6 +375,84 @@ class CommitTransaction:
             CommitOutcomeUnknown: the store did not say; `resolve` finds out.
             CommitExpired: a staged object, or what the change was made on, was collected.
         """
+        told = (message, author, dict(metadata or {}), closes_lease, clock)
+        composer = self._composer()
+        if composer is None:
+            return self._commit_here(*told)
+        with composer.gathering():
+            self.objects.flush()
+            try:
+                appended = self._append_there(composer, *told)
+            except (CommitOutcomeUnknown, PermissionDenied, StorageError):
+                raise
+            except Error:  # nothing was written; made here it can be merged here, or is explained
+                return self._commit_here(*told)
+        return self._made_there(appended)
+
+    def _composer(self) -> ComposesCommits | None:
+        """The service that can make this commit of its paths; None: it is made here."""
+        composer, policy = self.repository.log.composer, self.repository.policy
+        if composer is None or not 0 < len(self.staged) <= composer.most_paths:
+            return None
+        if policy.signer is not None or self.unchanged or self.space != BRANCHES:
+            return None
+        # A rule is judged here, too: what runs its checks may stand in this user's settings.
+        state = (self.repository.log.latest or self.pin).state
+        is_ruled = any(rule.matches(self.branch) for rule in rules_of(state))
+        return None if is_ruled else composer
+
+    def _append_there(
+        self,
+        composer: ComposesCommits,
+        message: str,
+        author: str,
+        metadata: dict[str, MetadataValue],
+        closes_lease: str | None,
+        clock: Callable[[], int],
+    ) -> Appended:
+        """Have a service make the commit. Raises Error: nothing was written, unless it says so."""
+        txn, time_ns = secrets.token_hex(16), clock()
+        wanted = WantedCommit(
+            txn,
+            self.ref,
+            {path: wanted_entry(entry) for path, entry in self.staged.items()},
+            author,
+            clean_message(message),
+            time_ns,
+            self.base,
+            metadata,
+        )
+        closing: tuple[LogEntry, ...] = ()
+        if closes_lease is not None and closes_lease in self.pin.state.leases:
+            gone = {"id": closes_lease}
+            closing = (LogEntry(txn, "lease-close", author, time_ns, data=gone),)
+        return append_commit(self.repository.log, composer, encode_wanted(wanted), closing, txn)
+
+    def _made_there(self, appended: Appended) -> LandedCommit | None:
+        """The commit that a service made; None: it would have changed nothing."""
+        if appended.record is None:
+            return None
+        moved = [update for entry in appended.record.entries for update in entry.updates]
+        digest = next((update.new for update in moved if update.ref == self.ref), None)
+        if digest is None:
+            raise ConflictError(
+                f"branch {self.branch!r}: somebody gave this commit up by `tensorrepo resolve` "
+                "before it was in the log, and it never will be. Make it again."
+            )
+        commit = read_commit(self.repository.objects, digest)
+        tip = commit.parents[0] if commit.parents else None
+        onto = tip if tip != self.base else None
+        return LandedCommit(digest, commit, appended.record.gen, onto, appended.attempts)
+
+    def _commit_here(
+        self,
+        message: str,
+        author: str,
+        metadata: dict[str, MetadataValue],
+        closes_lease: str | None,
+        clock: Callable[[], int],
+    ) -> LandedCommit | None:
+        """Make the commit, and append it. Raises as `commit`."""
         try:
             base = tree_of(self.objects, self.base)
             mine = update(self.objects, base, self.staged)
@@ -371,9 +464,7 @@ class CommitTransaction:
         if mine == base:
             return None
         compose = partial(self._compose, mine)
-        return CommitAttempt(
-            self, compose, message, author, clock(), dict(metadata or {}), closes_lease
-        ).run()
+        return CommitAttempt(self, compose, message, author, clock(), metadata, closes_lease).run()
 
     def abort(self) -> None:
         """Forget it. What was stored so far is garbage, and harmless."""
@@ -493,7 +584,7 @@ class _Amended(CommitAttempt):
         return "ref-reset"  # which keeps the commit that the ref leaves
 
     def note(self, subject: str) -> str:
-        return f"amend: {subject}"[:_SUBJECT_CHARACTERS]
+        return f"amend: {subject}"[:SUBJECT_CHARACTERS]
 
     def tip(self, view: LogView) -> Digest | None:
         tx = self.transaction

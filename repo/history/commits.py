@@ -50,6 +50,7 @@ MAX_METADATA_DEPTH = 32
 MAX_SIGNATURE_BYTES = 16 << 10
 MAX_CHANGED = 256
 MAX_COMMIT_BYTES = 2 << 20
+SUBJECT_CHARACTERS = 200  # of a message, that the log repeats
 _MAX_I64 = (1 << 63) - 1
 
 
@@ -222,7 +223,11 @@ def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     """Store `commit`, linked to its parents and to what its root page names."""
     assert not commit.beyond, "what is here in part was stored whole somewhere else"
     links = (*commit.parents, *root_links(commit.tree))
-    return objects.put(Kind.COMMIT, encode_commit(commit), links)
+    payload = encode_commit(commit)
+    link = objects.put(Kind.COMMIT, payload, links)
+    if not commit.metadata:  # else it may have been given in another form than it is read in
+        _KNOWN.put(link.digest, commit, _KNOWN_EACH_BYTES + 2 * len(payload))
+    return link
 
 
 def changed_paths(changes: Iterable[PathChange]) -> tuple[str, ...] | None:
@@ -235,6 +240,11 @@ def clean_message(text: str) -> str:
     """A message as an editor or a shell gave it, with line feeds and no space at line ends."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def subject_of(message: str) -> str:
+    """What the log says of a commit with that message."""
+    return message.partition("\n")[0][:SUBJECT_CHARACTERS]
 
 
 def _check_lineage(commit: Commit) -> None:

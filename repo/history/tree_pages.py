@@ -186,18 +186,18 @@ def encode_root(page: Page) -> bytes | None:
 
     Leaving out items never makes a page larger, so if a level fits, the one above it does too.
     """
-    if is_surely_large(page.items):
+    if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
+        return None
+    if least_page_bytes(page.items) > MAX_ROOT_BYTES:
         return None
     encoded = encode_page(page)
     return encoded if len(encoded) <= MAX_ROOT_BYTES else None
 
 
-def is_surely_large(items: Sequence[TreeItem]) -> bool:
-    """Whether a page of these is more than a commit embeds, whatever their paths share."""
-    if len(items) * ITEM.size > MAX_ROOT_BYTES:
-        return True
+def least_page_bytes(items: Sequence[TreeItem]) -> int:
+    """What a page of these takes beside its header, and beside what is left of their paths."""
     behind = sum(len(e.summary) + DIGEST_BYTES * (e.storage is not None) for _, e in items)
-    return len(items) * ITEM.size + behind > MAX_ROOT_BYTES
+    return len(items) * ITEM.size + behind
 
 
 def shared_length(a: str, b: str) -> int:

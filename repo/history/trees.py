@@ -33,7 +33,7 @@ from tensorrepo.repo.history.tree_pages import (
     decode_root,
     encode_page,
     encode_root,
-    is_surely_large,
+    least_page_bytes,
     page_ends,
 )
 from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
@@ -41,6 +41,8 @@ from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+
+_FEW_EDITS: Final = 16  # of a page, which are put into their places; to sort it takes longer
 
 FILE_SUMMARY = struct.Struct("<Q")  # bytes of the content
 
@@ -426,16 +428,29 @@ def _take(
 
 def _apply(region: _Region, page: Page, edits: list[tuple[str, Entry | None]]) -> None:
     """Add `page`, edited, to the end of `region`."""
-    merged = dict(page.items)
-    for path, entry in edits:
-        if entry is None:
-            merged.pop(path, None)
-            continue
-        if path not in merged:
-            region.added.add(path)
-        merged[path] = entry
     region.replaced.append(page)
-    region.items += sorted(merged.items(), key=lambda item: path_key(item[0]))
+    if len(edits) > _FEW_EDITS:
+        merged = dict(page.items)
+        for path, entry in edits:
+            if entry is None:
+                merged.pop(path, None)
+                continue
+            if path not in merged:
+                region.added.add(path)
+            merged[path] = entry
+        region.items += sorted(merged.items(), key=lambda item: path_key(item[0]))
+        return
+    items = list(page.items)
+    for path, entry in edits:
+        place = bisect_left(items, path_key(path), key=lambda item: path_key(item[0]))
+        is_there = place < len(items) and items[place][0] == path
+        if entry is None:
+            del items[place : place + is_there]
+            continue
+        if not is_there:
+            region.added.add(path)
+        items[place : place + is_there] = [(path, entry)]
+    region.items += items
 
 
 def _clashes_in(pages: _Pages, region: _Region) -> Iterator[tuple[str, str, str]]:
@@ -491,10 +506,13 @@ def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeI
         return None
     parent = Page(level, tuple(refs))
     joined: list[TreeItem] = []
+    least_bytes = 0
     for index in range(len(refs)):
-        joined += pages.child(parent, index, joined[-1][0] if joined else "").items
-        if is_surely_large(joined):
+        items = pages.child(parent, index, joined[-1][0] if joined else "").items
+        least_bytes += least_page_bytes(items)
+        if least_bytes > MAX_ROOT_BYTES:
             return None
+        joined += items
     root = encode_root(Page(level - 1, tuple(joined)))
     return None if root is None else (joined, root)
 

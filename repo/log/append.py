@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from tensorrepo.repo.backends.base import AppendsEntries, Guarantee, Landing
+from tensorrepo.repo.backends.base import AppendsEntries, ComposesCommits, Guarantee, Landing
 from tensorrepo.repo.backends.sql_log import SqlLogBackend, is_near
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
@@ -212,19 +213,69 @@ def _append_at_service(
                 return Appended(view, None, (), attempt)
             txns = dict.fromkeys(entry.txn for entry in entries)
             note(txns, view.generation + 1)
+            data = canonical_json(msgspec.to_builtins(entries))
+            send = partial(service.append_entries, data, view.generation, merges=merges)
             try:
-                landing = _land(log, service, entries, view, patience, merges=merges)
+                landing = _land(log, send, entries[0].txn, view, patience)
             except ConflictError:
                 before, view = view, log.refresh()
                 if patience.is_over(attempt) or view.generation == before.generation:
                     raise
                 continue
-            landed = _ENTRIES.decode(landing.entries)
-            view = log.follow(landing.records, view.generation, landing.generation)
-            record = LogRecord(landing.generation, view.digest, None, landed)
-            verdicts = tuple(Verdict(entry.txn, entry.kind, applied=True) for entry in landed)
-            return Appended(view, record, verdicts, attempt)
+            return _landed(log, landing, view, attempt)
     raise AssertionError("the last attempt returns or raises")
+
+
+def append_commit(
+    log: RepositoryLog,
+    composer: ComposesCommits,
+    commit: bytes,
+    beside: tuple[LogEntry, ...],
+    txn: str,
+    *,
+    deadline_seconds: float = 120.0,
+) -> Appended:
+    """Have the service that writes the log compose a commit, at most once.
+
+    Args:
+        log: its log.
+        composer: the service.
+        commit: what is wanted, as `history.composing` encodes it.
+        beside: what goes into the same record.
+        txn: name of the transaction.
+        deadline_seconds: after which a service that does not answer is not asked again.
+
+    Returns:
+        `record` is None where nothing would change; else the commit's is its first entry.
+
+    Raises:
+        CommitOutcomeUnknown: the service did not say.
+        Error: it refused, and nothing was written.
+    """
+    view = log.latest or log.refresh()
+    if log.read_only is not None:
+        raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
+    if reason := view.state.read_only_reason:
+        raise UnsupportedError(f"{log.backend.url}: {reason}")
+    clock = time.monotonic
+    stop_at = clock() + deadline_seconds
+    patience = Patience(stop_at, MAX_ATTEMPTS, random.Random(), time.sleep, clock)
+    data = canonical_json(msgspec.to_builtins(beside))
+    with _notes(log) as note:
+        note((txn,), view.generation + 1)
+        send = partial(composer.append_commit, commit, data, view.generation)
+        return _landed(log, _land(log, send, txn, view, patience), view, 1)
+
+
+def _landed(log: RepositoryLog, landing: Landing, before: LogView, attempts: int) -> Appended:
+    """What a service appended; `before` is what it was decided on."""
+    entries = _ENTRIES.decode(landing.entries)
+    view = log.follow(landing.records, before.generation, landing.generation)
+    if not entries:
+        return Appended(view, None, (), attempts)
+    record = LogRecord(landing.generation, view.digest, None, entries)
+    verdicts = tuple(Verdict(entry.txn, entry.kind, applied=True) for entry in entries)
+    return Appended(view, record, verdicts, attempts)
 
 
 _ENTRIES = msgspec.json.Decoder(tuple[LogEntry, ...])
@@ -232,32 +283,32 @@ _ENTRIES = msgspec.json.Decoder(tuple[LogEntry, ...])
 
 def _land(
     log: RepositoryLog,
-    service: AppendsEntries,
-    entries: tuple[LogEntry, ...],
+    send: Callable[[], Landing],
+    txn: str,
     view: LogView,
     patience: Patience,
-    *,
-    merges: bool,
 ) -> Landing:
-    """Call the service until it answers. The transaction's name keeps it from landing twice.
+    """Call the service, by `send`, until it answers.
+
+    The transaction's name keeps it from landing twice.
 
     Raises:
         CommitOutcomeUnknown: leaving, for whatever reason, without knowing.
         Error: the service refused; nothing was written.
     """
-    data, tries = canonical_json(msgspec.to_builtins(entries)), 0
+    tries = 0
     while True:
         try:
-            return service.append_entries(data, view.generation, merges=merges)
+            return send()
         except StorageError as error:
             failure = error
         except Error:
             raise
         except BaseException as error:
-            raise _unknown(log, entries[0].txn, view.generation + 1, error) from error
+            raise _unknown(log, txn, view.generation + 1, error) from error
         tries += 1
         if not failure.transient or patience.is_over(tries):
-            raise _unknown(log, entries[0].txn, view.generation + 1, failure) from failure
+            raise _unknown(log, txn, view.generation + 1, failure) from failure
         patience.wait_for_store(tries)
 
 

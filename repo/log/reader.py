@@ -31,6 +31,7 @@ from typing import Final
 from tensorrepo.repo.backends.base import (
     AppendsEntries,
     Backend,
+    ComposesCommits,
     TellsState,
     TellsTail,
     ToldState,
@@ -171,13 +172,14 @@ class RepositoryLog:
         # Whether a class has a protocol's methods is asked of each by name: too slow for each call.
         backend = self.backend
         self.service = backend if isinstance(backend, AppendsEntries) else None
+        self.composer = backend if isinstance(backend, ComposesCommits) else None
         self._told_by = backend if isinstance(backend, TellsState) else None
         self._tail_of = backend if isinstance(backend, TellsTail) else None
 
     def __getstate__(self) -> dict[str, object]:
         left_behind = {
             "slots", "_lock", "_tip", "_told_state", "_remembered", "_encoded", "_folding",
-            "service", "_told_by", "_tail_of",
+            "service", "composer", "_told_by", "_tail_of",
         }  # fmt: skip
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 

@@ -144,12 +144,18 @@ class EncodedObject:
     link: ObjectLink
     parts: tuple[Buffer, ...]
     _decoded: Envelope | None = field(default=None, repr=False, compare=False)
+    _links: tuple[ObjectLink, ...] | None = field(default=None, repr=False, compare=False)
 
     def envelope(self) -> Envelope:
         """What its bytes decode to; parsed once, for a commit's judge looks at it several times."""
         if self._decoded is None:
             # A copy: whoever gave the parts may change them once they are stored.
-            object.__setattr__(self, "_decoded", decode_object(b"".join(self.parts)))
+            if self._links is None:
+                decoded = decode_object(b"".join(self.parts))
+            else:
+                payload = memoryview(b"".join(self.parts[1:]))
+                decoded = Envelope(self.link.kind, self._links, payload)
+            object.__setattr__(self, "_decoded", decoded)
         assert self._decoded is not None, "it was decoded"
         return self._decoded
 
@@ -260,7 +266,8 @@ def encode_object(
     # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
     views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     payload_bytes = sum(view.nbytes for view in views)
-    ordered = sorted({link.digest: link for link in links}.values())
+    by_digest = {link.digest: link for link in links}
+    ordered = [by_digest[digest] for digest in sorted(by_digest)]
     head = bytearray(
         HEADER.pack(MAGIC, VERSION, kind, kind.alignment, 0, len(ordered), 0, payload_bytes, 0)
     )
@@ -271,7 +278,8 @@ def encode_object(
     stored: tuple[Buffer, ...] = (bytes(head), *views)
     digest = object_digest(stored)
     total = len(head) + payload_bytes
-    return EncodedObject(ObjectLink(digest, total, kind, not ordered), stored)
+    link = ObjectLink(digest, total, kind, not ordered)
+    return EncodedObject(link, stored, _links=tuple(ordered))
 
 
 def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:

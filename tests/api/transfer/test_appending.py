@@ -13,16 +13,18 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.backends.service import open_http
+from tensorrepo.repo.backends.service import ServiceBackend, open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.leases import open_lease
 from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.errors import ConflictError, StorageError
 from tensorrepo.repo.history.commits import Commit, encode_commit
+from tensorrepo.repo.history.composing import WantedCommit, WantedEntry, encode_wanted
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.branch_rules import BranchRule
@@ -94,9 +96,12 @@ def good_commit() -> EncodedObject:
     return commit_object(tree_with(FILE.link.digest), [FILE.link])
 
 
-def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService) -> None:
+@pytest.mark.parametrize("composed", [True, False], ids=["composed", "sent"])
+def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, composed: bool) -> None:
     def write(number: int) -> None:
         mine = remote(fresh)
+        assert isinstance(mine.backend, ServiceBackend)
+        mine.backend.most_paths *= composed
         for step in range(4):
             commit_files(mine, {f"{number}/{step}": b"%d" % step})
         mine.close()
@@ -137,6 +142,113 @@ def commit_files_at(repository: RepositoryCore, files: Mapping[str, bytes]) -> A
     transaction = begin(repository, "main", pin=repository.log.latest)
     stage_files(transaction, files)
     return transaction.commit("change", author=ADA)
+
+
+def compose(
+    service: RunningService,
+    wanted: WantedCommit,
+    objects: Sequence[EncodedObject] = (FILE,),
+    *,
+    token: str | None = None,
+    generation: int = 0,
+) -> httpx.Response:
+    """An append of a commit that is to be composed."""
+    data = [b"".join(each.parts) for each in objects]
+    listed = tuple((each.link.digest, len(one)) for each, one in zip(objects, data, strict=True))
+    asked = msgspec.Raw(encode_wanted(wanted))
+    body = encode_message(MessageHead(listed, generation=generation, commit=asked), data)
+    with service.client(token) as client:
+        return client.post(APPEND, content=body, headers={"Content-Type": MEDIA_TYPE})
+
+
+def wanted(ref: str = "heads/main", *, base: Digest | None = None, txn: str = "t1") -> WantedCommit:
+    """A commit of one file."""
+    named = WantedEntry(int(Kind.BLOB), FILE.link.digest)
+    return WantedCommit(txn, ref, {"notes.txt": named}, ADA, "words", 7, base)
+
+
+def test_a_composed_commit_is_named_by_who_asks_and_given_with_the_answer(
+    fresh: RunningService,
+) -> None:
+    answer = compose(fresh, wanted()).json()
+    entry = answer["entries"][0]
+    core = fresh.service.directory.open("team/photos").core
+    assert (entry["kind"], entry["actor"]) == ("commit", "admin <admin@users.invalid>")
+    assert files_at(core, entry["updates"][0]["new"]) == {"notes.txt": b"words"}
+    assert [key.replace("/", "") for key in answer["objects"]] == [f"objects{tip_of(core)}"]
+
+
+def test_a_composed_commit_that_is_sent_again_lands_once(fresh: RunningService) -> None:
+    answers = [compose(fresh, wanted()).json() for _ in range(2)]
+    assert [answer["generation"] for answer in answers] == [1, 1]
+    assert answers[0]["entries"] == answers[1]["entries"]
+
+
+def test_a_composed_commit_whose_answer_was_lost_is_made_once(
+    fresh: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, lost = remote(fresh), [StorageError("cut off", transient=True)]
+    assert isinstance(mine.backend, ServiceBackend)
+    call = mine.backend.call
+
+    def cut_off(method: str, path: str, **more: Any) -> httpx.Response:
+        answer = call(method, path, **more)
+        if path == "/append" and lost:
+            raise lost.pop()
+        return answer
+
+    monkeypatch.setattr(mine.backend, "call", cut_off)
+    landed = commit_files(mine, {"notes.txt": b"one"})
+    core = fresh.service.directory.open("team/photos").core
+    assert (lost, landed.generation, landed.digest) == ([], 1, tip_of(core))
+    assert core.log.refresh().generation == 1
+
+
+def test_a_composed_commit_that_changes_nothing_is_not_made(fresh: RunningService) -> None:
+    first = compose(fresh, wanted()).json()
+    tip = first["entries"][0]["updates"][0]["new"]
+    again = compose(fresh, wanted(base=tip, txn="t2"), generation=1).json()
+    assert (again["generation"], again["entries"]) == (1, [])
+
+
+def test_a_composed_commit_needs_its_objects(fresh: RunningService) -> None:
+    answer = compose(fresh, wanted(), ())
+    assert (answer.status_code, answer.json()["kind"]) == (410, "missing-objects")
+    assert answer.json()["missing"] == [FILE.link.digest]
+
+
+def test_a_commit_is_composed_on_branches_alone(fresh: RunningService) -> None:
+    answer = compose(fresh, wanted("runs/1/2"))
+    assert (answer.status_code, answer.json()["kind"]) == (400, "invalid-input")
+
+
+def test_a_commit_is_composed_for_who_may_write_the_branch_and_read_all(
+    fresh: RunningService,
+) -> None:
+    writer = Grant("team/photos", Action.WRITE, "heads/a")
+    bob = fresh.user("bob", Grant("team/photos", Action.READ), writer)
+    rita = fresh.user("rita", writer)
+    assert compose(fresh, wanted("heads/a"), token=bob).status_code == 200
+    assert compose(fresh, wanted(txn="t2"), token=bob).status_code == 403
+    assert compose(fresh, wanted("heads/a", txn="t3"), token=rita).status_code == 400
+
+
+def test_rules_hold_for_composed_commits(fresh: RunningService) -> None:
+    core = fresh.service.directory.open("team/photos").core
+    set_rule(core, BranchRule("main", pushers=("ann@example.org",)), actor=ADA)
+    assert compose(fresh, wanted()).status_code == 403
+    assert tip_of(core) is None
+
+
+def test_a_lease_ends_with_the_record_of_a_composed_commit(fresh: RunningService) -> None:
+    core, mine = fresh.service.directory.open("team/photos").core, remote(fresh)
+    open_lease(mine, "stage", [], holder=ADA, note="staged", seconds=60)
+    transaction = begin(mine, "main")
+    stage_files(transaction, {"notes.txt": b"one"})
+    landed = transaction.commit("change", author=ADA, closes_lease="stage")
+    assert landed is not None
+    view = core.log.refresh()
+    assert (view.state.leases, view.generation) == ({}, landed.generation)
 
 
 def test_a_signed_commit_on_a_branch_that_moved_is_told_the_new_head(
