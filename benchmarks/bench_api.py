@@ -4,11 +4,12 @@
 
 Server and load on the same machine. ``commits``: 8 processes, one branch, files of 1 KiB under
 paths of their own, 10 s x scale. ``download`` and ``upload``: an object of 2 GiB x scale, one
-and 16 connections, and the most anonymous memory of the service meanwhile; ``original``: the same
-of a model's file, ``decoded``: of one that is stored as a difference, beside `model.load`. A client
-reads from its socket and drops what came. ``stream``: shuffled batches from an S3 server with a
-latency, straight, through the service, and by addresses that the service signs. ``page``: all HTML
-of a dataset of 10 million rows x scale. ``start``: from `tensorrepo serve` to its first answer.
+and 16 connections, and the most anonymous memory of the service meanwhile; ``uploads``: 16 at
+once, 32 GiB of disk x scale; ``original``: as ``download``, of a model's file; ``decoded``: of one
+that is stored as a difference, beside `model.load`. A client reads from its socket and drops what
+came. ``stream``: shuffled batches from an S3 server with a latency, straight, through the service,
+and by addresses that the service signs. ``page``: all HTML of a dataset of 10 million rows x scale.
+``start``: from `tensorrepo serve` to its first answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from api_cases.first_answers import page, start
 from api_cases.model_files import decoded, original
 from api_cases.served import Server, served
-from api_cases.stored_objects import API, REPOSITORY, download, upload
+from api_cases.stored_objects import API, REPOSITORY, download, upload, uploads
 from api_cases.training import stream
 from harness import Case, Options, run
 
@@ -81,6 +82,7 @@ CASES: dict[str, Case] = {
     "commits": commits,
     "download": download,
     "upload": upload,
+    "uploads": uploads,
     "original": original,
     "decoded": decoded,
     "stream": stream,
