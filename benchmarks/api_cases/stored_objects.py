@@ -140,7 +140,8 @@ def _all_at_once(one: Callable[[EncodedObject], None], size: int, folder: Path) 
         for done in [threads.submit(one, encoded) for encoded in every]:
             done.result()
         took = time.perf_counter() - began
-    large = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size >= size]
+    least = every[0].link.bytes
+    large = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size >= least]
     assert len(large) == MANY, "each of them is there"
     for file in large:
         file.unlink()
