@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import BaseRoute, compile_path, get_name
 
 _PAUSE_SECONDS: Final = 0.002  # in which requests get the interpreter
+_OF_PATHS: Final = frozenset({"path_regex", "path_format", "param_convertors"})
 
 
 class DeferredRoute(APIRoute):
@@ -41,13 +42,15 @@ class DeferredRoute(APIRoute):
         self.name = get_name(endpoint) if name is None else name
         self.methods = {method.upper() for method in methods or ("GET",)}
         self.include_in_schema = include_in_schema
-        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is not there yet."""
         if name.startswith("__") or name in {"_left", "_building"}:
             raise AttributeError(name)
-        self.build()
+        if name in _OF_PATHS:  # a request is compared with the routes before its own, too
+            self.path_regex, self.path_format, self.param_convertors = compile_path(self.path)
+        else:
+            self.build()
         return object.__getattribute__(self, name)
 
     def build(self) -> None:

@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tensorrepo.api.service import Service
@@ -29,6 +30,7 @@ from tensorrepo.repo.errors import (
     UnauthenticatedError,
 )
 
+_CLIENT_GONE: Final = 499  # as nginx has it, for metrics and logs
 HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
     {
         "invalid-input": HTTPStatus.BAD_REQUEST,
@@ -154,6 +156,11 @@ def answer_http(request: Request, error: Exception) -> Response:
     return problem(request, error.status_code, kind, str(error.detail), headers=error.headers)
 
 
+def answer_gone(_request: Request, _error: Exception) -> Response:
+    """End a request whose client left before its body: nobody hears it, and it is no failure."""
+    return Response(status_code=_CLIENT_GONE)
+
+
 def answer_bug(request: Request, error: Exception) -> Response:
     """Answer what should never happen: the log has the details, the answer only its id."""
     _LOGGER.error("unexpected failure", exc_info=error)
@@ -166,4 +173,5 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Error, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(HTTPException, answer_http)
+    app.add_exception_handler(ClientDisconnect, answer_gone)
     app.add_exception_handler(Exception, answer_bug)

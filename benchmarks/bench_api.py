@@ -4,12 +4,13 @@
 
 Server and load on the same machine. ``commits``: 8 processes, one branch, files of 1 KiB under
 paths of their own, 10 s x scale; ``empty``: the same clients with a server that answers at once,
-which is the limit. ``download`` and ``upload``: an object of 2 GiB x scale, one
-and 16 connections, and the most anonymous memory of the service meanwhile; ``original``: the same
-of a model's file, ``decoded``: of one that is stored as a difference, beside `model.load`. A client
-reads from its socket and drops what came. ``stream``: shuffled batches from an S3 server with a
-latency, straight, through the service, and by addresses that the service signs. ``page``: all HTML
-of a dataset of 10 million rows x scale. ``start``: from `tensorrepo serve` to its first answer.
+which is the limit. ``download`` and ``upload``: an object of 2 GiB x scale, one and 16 connections,
+and the most anonymous memory of the service meanwhile; ``uploads``: 16 at once, 32 GiB of disk x
+scale; ``original``: as ``download``, of a model's file; ``decoded``: of one that is stored as a
+difference, beside `model.load`. A client reads from its socket and drops what came. ``stream``:
+shuffled batches from an S3 server with a latency, straight, through the service, and by addresses
+that the service signs. ``page``: all HTML of a dataset of 10 million rows x scale. ``start``: from
+`tensorrepo serve` to its first answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from api_cases.first_answers import page, start
 from api_cases.model_files import decoded, original
 from api_cases.served import Server, answering, served
-from api_cases.stored_objects import API, REPOSITORY, download, upload
+from api_cases.stored_objects import API, REPOSITORY, download, upload, uploads
 from api_cases.training import stream
 from harness import Case, Options, run
 
@@ -115,6 +116,7 @@ CASES: dict[str, Case] = {
     "empty": empty,
     "download": download,
     "upload": upload,
+    "uploads": uploads,
     "original": original,
     "decoded": decoded,
     "stream": stream,

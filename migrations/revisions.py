@@ -2,6 +2,8 @@
 
 Each revision makes tables from the ones before, and can be taken back. All that an upgrade does is
 one transaction in both databases, so a crash leaves the tables as they were.
+
+Alembic is loaded where it is used: it takes 0.2 s, and a service starts without it.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, inspect
 
 from tensorrepo.query.catalog import tables
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
 VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"
@@ -57,6 +59,8 @@ def newest() -> str:
 
 def standing(connection: Connection) -> Standing:
     """How the tables of a database fit."""
+    from alembic.migration import MigrationContext
+
     present = set(inspect(connection).get_table_names())
     revisions = MigrationContext.configure(connection).get_current_heads()
     ours = {table.name for table in tables.METADATA.tables.values()}
@@ -79,11 +83,15 @@ def standing(connection: Connection) -> Standing:
 
 def upgrade(connection: Connection, to: str = HEAD) -> None:
     """Bring the tables to a revision, in the transaction of `connection`."""
+    from alembic import command
+
     command.upgrade(_config(connection), to)
 
 
 def downgrade(connection: Connection, to: str = BASE) -> None:
     """Take the tables back to a revision, in the transaction of `connection`."""
+    from alembic import command
+
     command.downgrade(_config(connection), to)
 
 
@@ -95,6 +103,8 @@ def remove(connection: Connection) -> None:
 
 
 def _config(connection: Connection | None = None) -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -103,4 +113,6 @@ def _config(connection: Connection | None = None) -> Config:
 
 
 def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory.from_config(_config())

@@ -1,4 +1,4 @@
-"""Storage of a repository: what refs, datasets and models take, counted once a state."""
+"""Storage of a repository: what refs, datasets and models take, kept up to date by what commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.formats.common.summaries import decoded_bytes
-from tensorrepo.repo.changes.owner_usage import Owners, OwnersUsage, measure_owners
+from tensorrepo.repo.changes.kept_owners import KeptOwners
+from tensorrepo.repo.changes.owner_usage import Owners, OwnersUsage
 
 
 class OwnerBytes(BaseModel):
@@ -38,18 +39,23 @@ class StorageInfo(BaseModel):
 
 
 class StorageMemory:
-    """The last counts of a repository. One request counts, others wait for what it finds."""
+    """The last counts of a repository. One request counts, others wait for what it finds.
+
+    What counts by refs keep in memory, or by paths, is some 20 bytes an object, and bitmaps of what
+    owners share.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[Owners, tuple[int, OwnersUsage]] = {}
+        self._kept = {by: KeptOwners(by) for by in Owners}
 
     def measure(self, access: RepositoryAccess, by: Owners) -> OwnersUsage:
         generation = access.view.generation
         with self._lock:
             known = self._known.get(by)
             if known is None or known[0] < generation:
-                known = (generation, measure_owners(access.core, by, decoded_bytes))
+                known = (generation, self._kept[by].measure(access.core, decoded_bytes))
                 self._known[by] = known
         return known[1]
 

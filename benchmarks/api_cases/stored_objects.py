@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,58 @@ def upload(folder: Path, options: Options) -> dict[str, Any]:
         "of_nginx": ratio(seconds["nginx"], seconds["ours"]),
         "anonymous_mib": peak.mib,
     }
+
+
+def uploads(folder: Path, options: Options) -> dict[str, Any]:
+    """Seconds of so many objects at once, beside nginx; what came is deleted after each turn."""
+    size = int(OBJECT_BYTES * options.scale)
+    (folder / "root").mkdir()
+    with (
+        served(folder / "service") as server,
+        server.administrator() as client,
+        nginx(folder / "nginx", folder / "root") as port,
+    ):
+        client.post("/api/v1/repositories", json={"name": REPOSITORY}).raise_for_status()
+
+        def ours(encoded: EncodedObject) -> None:
+            send(client, encoded)
+
+        def theirs(encoded: EncodedObject) -> None:
+            put(port, f"/{encoded.link.digest}", "", encoded, 0, encoded.link.bytes)
+
+        objects = folder / "service" / "repositories" / REPOSITORY / "objects"
+        with server.watching_memory() as peak:
+            seconds = take_turns(
+                options.rounds,
+                {
+                    "ours": lambda: _all_at_once(ours, size, objects),
+                    "nginx": lambda: _all_at_once(theirs, size, folder / "root"),
+                },
+            )
+    return {
+        "mib": size >> 20,
+        "at_once": MANY,
+        "mib_per_s": round(MANY * size / MIB / statistics.median(seconds["ours"])),
+        "of_nginx": ratio(seconds["nginx"], seconds["ours"]),
+        "anonymous_mib": peak.mib,
+        "goal": "of nginx >= 0.5, anonymous memory < 300 MiB",
+    }
+
+
+def _all_at_once(one: Callable[[EncodedObject], None], size: int, folder: Path) -> float:
+    """Seconds until all objects were taken; their files are deleted after that."""
+    every = [large_object(size) for _ in range(MANY)]
+    with ThreadPoolExecutor(MANY) as threads:
+        began = time.perf_counter()
+        for done in [threads.submit(one, encoded) for encoded in every]:
+            done.result()
+        took = time.perf_counter() - began
+    least = every[0].link.bytes
+    large = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size >= least]
+    assert len(large) == MANY, "each of them is there"
+    for file in large:
+        file.unlink()
+    return took
 
 
 def send(client: httpx.Client, encoded: EncodedObject, api: str = API) -> None:

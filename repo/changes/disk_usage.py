@@ -219,10 +219,13 @@ def _add_history(
 
 
 def versions(
-    store: ObjectStore, tips: Iterable[Digest]
+    store: ObjectStore, tips: Iterable[Digest], *, hidden: Iterable[Digest] = ()
 ) -> Iterator[tuple[Digest, PathChange | None]]:
-    """Every commit with None, then with each entry that is new in it."""
-    for digest, commit in walk(store, sorted(set(tips))):
+    """Every commit with None, then with each entry that is new in it.
+
+    Commits are those that `tips` lead to and `hidden` do not, the newest first.
+    """
+    for digest, commit in walk(store, sorted(set(tips)), hidden=hidden):
         yield digest, None
         # A checkpoint and a registered version stand beside their parent, and hold nothing but
         # their own: against the parent all other entries were removed, in each version anew.

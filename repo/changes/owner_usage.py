@@ -6,7 +6,7 @@ its path. What goes with an owner is what no other owner, dropped ref, lease or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -18,6 +18,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, bytes_text
@@ -31,7 +32,7 @@ class Owners(StrEnum):
     MODEL = "model"
 
 
-_KINDS: Final = {Owners.DATASET: Kind.DATASET, Owners.MODEL: Kind.MODEL}
+KINDS_OF: Final = {Owners.DATASET: Kind.DATASET, Owners.MODEL: Kind.MODEL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def measure_owners(
         shown = list(named)
     else:
         named, kinds = _paths(repository, state, decoded_bytes)
-        shown = [path for path in named if kinds[path] is _KINDS[by]]
+        shown = [path for path in named if kinds[path] is KINDS_OF[by]]
     # Those that are told of come first, so that what any of them leads to is known before the rest.
     told = set(shown)
     order = [*shown, *(name for name in named if name not in told)]
@@ -161,7 +162,7 @@ def measure_owners(
         if len(order) == len(shown):
             every = reach.owned_bytes()
         unique = reach.unique_bytes(len(order))
-        reach.drop_shared(_other_roots(repository, state))
+        reach.drop_shared(described(repository, other_roots(state)))
         freed = reach.unique_bytes(len(order))
         total = reach.totals().bytes
     rows = (
@@ -201,9 +202,12 @@ def _paths(
     return named, {path: entry.kind for path, entry in newest.items()}
 
 
-def _other_roots(repository: RepositoryCore, state: State) -> list[Root]:
+def other_roots(state: State) -> dict[Digest, None]:
     """What keeps objects beside refs: dropped refs, leases and the log."""
     leased = (each for lease in state.leases.values() for each in lease.keep)
-    found = dict.fromkeys([*state.retained, *leased, *log_roots(state)])
-    # A root may be a file larger than memory: its header says so.
-    return [(each, repository.objects.describe(each).leaf) for each in found]
+    return dict.fromkeys([*state.retained, *leased, *log_roots(state)])
+
+
+def described(repository: RepositoryCore, roots: Iterable[Digest]) -> list[Root]:
+    """Roots, and whether they link to nothing: one may be a file larger than memory."""
+    return [(each, repository.objects.describe(each).leaf) for each in roots]

@@ -162,12 +162,19 @@ class Reach:
             self._note(sorted(at for at in some if not self._noted_at[at]))
             links = [link for at in some for link in self._noted(at)]
 
-    def _link(self, digest: Digest, leaf: bool, kind: int = 0) -> int | None:
-        """A link as it is noted; None where the store lacks the object, which is for `fsck`."""
+    def _link(self, digest: Digest, leaf: bool, kind: int = 0, size: int = 0) -> int | None:
+        """A link as it is noted; None where the store lacks the object, which is for `fsck`.
+
+        `kind` and `size`, in bytes, are what a parent says of the object; 0: nobody says it.
+        """
         if digest in self._supersedes:
-            digest, leaf = self._resolve(digest), False
-        at = self._table.find(digest_bytes(digest))
+            digest, leaf, size = self._resolve(digest), False, 0
+        at = self._number(digest, kind, size)
         return None if at < 0 else at | leaf << _NUMBER_BITS | kind << (_NUMBER_BITS + 1)
+
+    def _number(self, digest: Digest, _kind: int, _size: int) -> int:
+        """Number of an object, -1 where the store lacks it."""
+        return self._table.find(digest_bytes(digest))
 
     def _note(self, numbers: Sequence[int]) -> None:
         """Read what objects link to, and note it."""
@@ -180,10 +187,11 @@ class Reach:
         for at, (raw, links) in zip(numbers, opened, strict=True):
             ends = raw in self._shallow  # what a commit links to beside commits is its tree
             found = array("Q", [0])
-            for child, _, _, kind, flags in links:
+            for child, low, high, kind, flags in links:
                 if ends and kind == Kind.COMMIT:
                     continue
-                link = self._link(Digest(child.hex()), bool(flags & LEAF_FLAG), kind)
+                size = low | high << 32
+                link = self._link(Digest(child.hex()), bool(flags & LEAF_FLAG), kind, size)
                 if link is not None:
                     found.append(link)
             found[0] = len(found) - 1

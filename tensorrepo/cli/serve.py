@@ -124,7 +124,14 @@ def _announce(call: CommandCall, url: str, token: str | None, code: str | None) 
         lines += ["Sign in, once and within ten minutes, in a browser on this machine:", page]
     if token is not None:
         lines += ["Token of the first administrator, shown this once:", token]
-    call.answer({"url": url, "token": token, "sign_in": page}, *lines)
+    try:
+        call.answer({"url": url, "token": token, "sign_in": page}, *lines)
+        output.flush()  # whoever reads a file or a pipe waits for it, and the service runs on
+    except OSError as error:
+        output.warning(
+            f"standard output took neither address nor token: {error.strerror}. It serves at "
+            f"{url}; for a way in, start it anew on a terminal."
+        )
 
 
 def _named(call: CommandCall, text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from tensorrepo.api.app import create_app
 from tensorrepo.api.routes.login import code_url
 from tensorrepo.api.service import Service, open_service
 from tensorrepo.api.settings import default_data_folder, make_settings
+from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.session import WorkspaceSession
@@ -67,6 +68,7 @@ def ui_command(
             def announce(address: str) -> None:
                 to = code_url(address, code, f"/{name}")
                 call.answer({"url": to}, f"The pages of {url} are at", to, "Ctrl-C ends them.")
+                output.flush()  # whoever reads a pipe waits for it
                 if not no_browser:
                     webbrowser.open(to)
 

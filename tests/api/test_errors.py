@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.requests import ClientDisconnect
 
 import tensorrepo as tr
+from tensorrepo.api.errors import install_handlers
 from tests.support.servers.service import RunningService
 
 BASE = "/api/v1/repositories/team/photos/-"
@@ -26,6 +30,21 @@ def photos(service: RunningService) -> RunningService:
 
 def _place(photos: RunningService) -> Path:
     return photos.service.settings.data
+
+
+def test_a_client_that_left_before_its_body_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = FastAPI()
+    install_handlers(app)
+
+    @app.put("/piece")
+    def put() -> None:
+        raise ClientDisconnect
+
+    with TestClient(app) as client:
+        assert client.put("/piece").status_code == 499
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

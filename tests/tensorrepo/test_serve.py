@@ -14,12 +14,14 @@ from tests.support.processes.forked_command import ForkedProcess
 from tests.support.processes.shell import Shell
 
 END_SECONDS = 30
+AS_TO_A_FILE = "import sys; sys.stdout.reconfigure(line_buffering=False, write_through=False)"
 
 
 @pytest.fixture
 def serving(shell: Shell) -> Iterator[ForkedProcess]:
     """A service of the repository of a workspace."""
-    process = shell.start("serve", "here=.", "--port", "0", "--data", "service", "--json")
+    words = ("serve", "here=.", "--port", "0", "--data", "service", "--json")
+    process = shell.start(*words, code=AS_TO_A_FILE)
     yield process
     process.kill()
     process.communicate()
