@@ -28,7 +28,7 @@ from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
-from tensorrepo.formats.files.models import MADE
+from tensorrepo.formats.files.models import MADE, keep_made_file
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
@@ -310,7 +310,11 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
             plain[path] = content
         else:
             weights[path] = parsed
-    copies = {path: _kept(path, large, files) for path, large in files.copied()}
+    copies = {path: _kept(tx, path, large, files) for path, large in files.copied()}
+    stays = before.made is not None and not files.request.goes(MADE)
+    if stays and any(one.of_tensors is not None for one in copies.values()):
+        # A copy has tensors of that file: it would be made of those alone that are left.
+        copies[MADE] = _kept_made(tx, before)
     edit = FileEdit(
         frozenset(name for name in had if files.request.goes(name)),
         copies,
@@ -344,7 +348,7 @@ def _suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-def _kept(path: str, large: LargeFile, files: _Files) -> KeptFile:
+def _kept(tx: CommitTransaction, path: str, large: LargeFile, files: _Files) -> KeptFile:
     """Where a copy of a file is taken from. Raises InvalidInputError: nowhere."""
     wanted = bytes.fromhex(large.sha256)
     seen: set[Digest] = set()
@@ -357,7 +361,19 @@ def _kept(path: str, large: LargeFile, files: _Files) -> KeptFile:
         for one in files_of:
             if one.sha256 == wanted and large.size_bytes in {None, one.size_bytes}:
                 return KeptFile(commit.model, one.name)
+        # Whoever names it was told its hash before: nothing is read to look for it.
+        if commit.made is not None and commit.made.known_sha256() == large.sha256:
+            return _kept_made(tx, commit)
     raise _missing(path, large)
+
+
+def _kept_made(tx: CommitTransaction, commit: HubCommit) -> KeptFile:
+    """The file that is made of a model's tensors, to be kept as it is."""
+    assert commit.model is not None, "there is such a file"
+    assert commit.made is not None, "there is such a file"
+    proof = bytes.fromhex(commit.made.sha256())
+    original = keep_made_file(tx.objects, commit.made.content, proof)
+    return KeptFile(commit.model, MADE, original)
 
 
 # ------------------------------------------------------------------------------ datasets
