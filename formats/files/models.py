@@ -45,8 +45,9 @@ def keep_made_file(objects: ObjectSink, made: ModelBytes, sha256: bytes) -> Orig
     head, *names = made.parts
     assert not isinstance(head, str), "it begins with its header"
     blob = digest_bytes(objects.put(Kind.BLOB, head).digest)
-    parts = (len(head), *(name for name in names if isinstance(name, str)))
-    return Original(MADE, "safetensors", blob, parts, (), made.size_bytes, sha256)
+    parts: list[int | str] = [len(head)]
+    parts += (name for name in names if isinstance(name, str))
+    return Original(MADE, "safetensors", blob, tuple(parts), (), made.size_bytes, sha256)
 
 
 @dataclass(frozen=True, slots=True)
