@@ -23,7 +23,7 @@ from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_com
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
 from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
 from tensorrepo.api.huggingface.hub_files import HubCommit
-from tensorrepo.api.huggingface.proved_files import checksum_of
+from tensorrepo.api.huggingface.proved_files import checksum_of, is_unchanged
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
@@ -194,8 +194,12 @@ def _commit(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
             _refuse_stale(hub, before, request.parent)
         files = _Files(hub, before, request)
         stage = _stage_model if hub.name.space == "models" else _stage_files
-        with hub.service.spool.encoding:
-            stage(tx, before, files)
+        try:
+            with hub.service.spool.encoding:
+                stage(tx, before, files)
+        except InvalidInputError:
+            hub.service.spool.forget_damaged(hub.access, files.spooled)
+            raise
         commit = _land(hub, tx, request)
     for large in files.spooled:
         hub.service.spool.forget(hub.access, large)
@@ -307,7 +311,7 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
             )
             parsed = replace(parsed, originals=originals)
         if parsed is None:
-            plain[path] = content
+            plain[path] = _unchanged(path, content)
         else:
             weights[path] = parsed
     copies = {path: _kept(tx, path, large, files) for path, large in files.copied()}
@@ -342,6 +346,15 @@ def parse_weights(path: str, content: Path) -> ModelSource | None:
     except (InvalidInputError, UnsupportedError, NotFoundError):
         return None  # a pickle of something else, a damaged file: it comes out as it went in
     return found if len(found.originals) == 1 and found.tensors else None
+
+
+def _unchanged(path: str, content: FileContent) -> FileContent:
+    """A file that nothing else compares with what came. Raises InvalidInputError."""
+    if isinstance(content, Path) and not is_unchanged(content):
+        raise InvalidInputError(
+            f"{path!r:.200}: the service's disk damaged it after it came: send it again"
+        )
+    return content
 
 
 def _suffix(path: str) -> str:
@@ -392,7 +405,7 @@ def _stage_files(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     for path, content in uploaded.items():
         if path in rows:
             continue
-        data = content_of(content)
+        data = content_of(_unchanged(path, content))
         link = tx.objects.put(Kind.BLOB, data)
         tx.stage(prefix + escape_path(path), file_entry(link))
         large = request.large.get(path)
