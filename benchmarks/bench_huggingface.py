@@ -3,7 +3,9 @@
     python benchmarks/bench_huggingface.py [case ...] [--folder DIR] [--rounds N] [--scale S]
 
 Server, nginx and client on the same machine, the client in a process of its own that is timed
-without what it loads. ``snapshot``: `upload_folder`, then `snapshot_download`, of a model of
+without what it loads. ``upload``: `upload_folder` of 512 MiB x scale of such a model to a service
+that has nothing, in turns with `dd conv=fsync` of as much, and passes over the bytes that bound it.
+``snapshot``: `upload_folder`, then `snapshot_download`, of a model of
 2 GiB x scale in 8 safetensors files; nginx answers the same requests from a copy of our answers.
 ``rows``: `load_dataset(..., streaming=True)` of 1 GiB x scale of rows, Parquet in both cases, all
 of it read as Arrow. Needs huggingface_hub and datasets, which the tests have.
@@ -11,8 +13,10 @@ of it read as Arrow. Needs huggingface_hub and datasets, which the tests have.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -21,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import blake3
 import httpx
 import numpy as np
 from api_cases.nginx import nginx
@@ -36,6 +41,7 @@ ROWS = "bench/rows"
 MODEL_BYTES = 2 << 30
 SHARDS = 8
 ROWS_BYTES = 1 << 30
+UPLOAD_BYTES = 512 << 20
 WIDTH = 1024  # numbers of four bytes in a row
 
 
@@ -66,6 +72,60 @@ def snapshot(folder: Path, options: Options) -> dict[str, Any]:
         "anonymous_mib": memory,
         "goal": 0.8,
     }
+
+
+def upload(folder: Path, options: Options) -> dict[str, Any]:
+    """MiB/s to upload a model to a service that has nothing, and what each side takes for it."""
+    size = int(UPLOAD_BYTES * options.scale)
+    model, found = folder / "model", dict[str, list[float]]()
+    make_model(model, size)
+    passes = {"sha256": hash_seconds(hashlib.sha256), "blake3": hash_seconds(blake3.blake3)}
+    for number in range(options.rounds):
+        service = folder / f"service-{number}"
+        with served(service) as server:
+            wait_until_idle(server)
+            server_cpu, client_cpu = server.cpu_seconds(), children_seconds()
+            seconds = client(folder / "home", server.url, server.token, "upload", MODEL, str(model))
+            found.setdefault("upload", []).append(size / MIB / seconds)
+            found.setdefault("server_ns", []).append((server.cpu_seconds() - server_cpu) / size)
+            found.setdefault("client_ns", []).append((children_seconds() - client_cpu) / size)
+        shutil.rmtree(service)
+        found.setdefault("disk", []).append(size / MIB / dd_seconds(folder / "written", size))
+    median = {name: statistics.median(each) for name, each in found.items()}
+    return {
+        "mib": size >> 20,
+        "mib_per_s": round(median["upload"]),
+        "dd_mib_per_s": round(median["disk"]),
+        "client_ns_a_byte": round(median["client_ns"] * 1e9, 2),
+        "server_ns_a_byte": round(median["server_ns"] * 1e9, 2),
+        **{f"{name}_ns_a_byte": round(each * 1e9, 2) for name, each in passes.items()},
+        "goal": 191,
+    }
+
+
+def hash_seconds(kind: Any) -> float:
+    """Seconds for a byte of one pass, of one thread."""
+    piece, began = bytes(MIB), time.process_time()
+    hasher = kind()
+    for _ in range(256):
+        hasher.update(piece)
+    return (time.process_time() - began) / (256 * MIB)
+
+
+def children_seconds() -> float:
+    """Time of the processor of all children that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def dd_seconds(path: Path, size: int) -> float:
+    """Seconds to write zeros until they are on the disk."""
+    words = ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={size >> 20}", "conv=fsync"]
+    began = time.perf_counter()
+    subprocess.run(words, check=True, capture_output=True)
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return seconds
 
 
 def rows(folder: Path, options: Options) -> dict[str, Any]:
@@ -176,7 +236,7 @@ def save(web: httpx.Client, path: str, target: Path) -> None:
             file.write(piece)
 
 
-CASES: dict[str, Case] = {"snapshot": snapshot, "rows": rows}
+CASES: dict[str, Case] = {"upload": upload, "snapshot": snapshot, "rows": rows}
 
 if __name__ == "__main__":
     run(CASES, __doc__ or "", rounds=3)

@@ -8,6 +8,7 @@ the metadata that was read of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ class ContentMemory:
         places: commits that come next in histories that were read in part.
         proved: large files whose bytes were hashed.
         weights: files that were made of tensors, by the model that they are of.
-        hashes: hex digits of the SHA-256 of these.
+        hashes: hex digits of the SHA-256 of these, or what computes them.
         making: profiles of columns that were made last, by the digest of the column.
         profiles: the same on disk, for all processes; None: nowhere.
     """
@@ -69,7 +70,7 @@ class ContentMemory:
     )
     proved: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
     weights: LimitedCache[ModelBytes] = field(default_factory=lambda: LimitedCache(KEPT_MODELS))
-    hashes: LimitedCache[str] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
+    hashes: LimitedCache[Future[str]] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
     making: LimitedCache[Any] = field(default_factory=lambda: LimitedCache(KEPT_PROFILES))
     profiles: DiskCache | None = None
 

@@ -23,12 +23,12 @@ from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_com
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
 from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
 from tensorrepo.api.huggingface.hub_files import HubCommit
-from tensorrepo.api.huggingface.proved_files import checksum_of
+from tensorrepo.api.huggingface.proved_files import checksum_of, is_unchanged
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
-from tensorrepo.formats.files.models import MADE
+from tensorrepo.formats.files.models import MADE, keep_made_file
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
@@ -194,8 +194,12 @@ def _commit(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
             _refuse_stale(hub, before, request.parent)
         files = _Files(hub, before, request)
         stage = _stage_model if hub.name.space == "models" else _stage_files
-        with hub.service.spool.encoding:
-            stage(tx, before, files)
+        try:
+            with hub.service.spool.encoding:
+                stage(tx, before, files)
+        except InvalidInputError:
+            hub.service.spool.forget_damaged(hub.access, files.spooled)
+            raise
         commit = _land(hub, tx, request)
     for large in files.spooled:
         hub.service.spool.forget(hub.access, large)
@@ -307,10 +311,14 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
             )
             parsed = replace(parsed, originals=originals)
         if parsed is None:
-            plain[path] = content
+            plain[path] = _unchanged(path, content)
         else:
             weights[path] = parsed
-    copies = {path: _kept(path, large, files) for path, large in files.copied()}
+    copies = {path: _kept(tx, path, large, files) for path, large in files.copied()}
+    stays = before.made is not None and not files.request.goes(MADE)
+    if stays and any(one.of_tensors is not None for one in copies.values()):
+        # A copy has tensors of that file: it would be made of those alone that are left.
+        copies[MADE] = _kept_made(tx, before)
     edit = FileEdit(
         frozenset(name for name in had if files.request.goes(name)),
         copies,
@@ -340,11 +348,20 @@ def parse_weights(path: str, content: Path) -> ModelSource | None:
     return found if len(found.originals) == 1 and found.tensors else None
 
 
+def _unchanged(path: str, content: FileContent) -> FileContent:
+    """A file that nothing else compares with what came. Raises InvalidInputError."""
+    if isinstance(content, Path) and not is_unchanged(content):
+        raise InvalidInputError(
+            f"{path!r:.200}: the service's disk damaged it after it came: send it again"
+        )
+    return content
+
+
 def _suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 
-def _kept(path: str, large: LargeFile, files: _Files) -> KeptFile:
+def _kept(tx: CommitTransaction, path: str, large: LargeFile, files: _Files) -> KeptFile:
     """Where a copy of a file is taken from. Raises InvalidInputError: nowhere."""
     wanted = bytes.fromhex(large.sha256)
     seen: set[Digest] = set()
@@ -357,7 +374,19 @@ def _kept(path: str, large: LargeFile, files: _Files) -> KeptFile:
         for one in files_of:
             if one.sha256 == wanted and large.size_bytes in {None, one.size_bytes}:
                 return KeptFile(commit.model, one.name)
+        # Whoever names it was told its hash before: nothing is read to look for it.
+        if commit.made is not None and commit.made.known_sha256() == large.sha256:
+            return _kept_made(tx, commit)
     raise _missing(path, large)
+
+
+def _kept_made(tx: CommitTransaction, commit: HubCommit) -> KeptFile:
+    """The file that is made of a model's tensors, to be kept as it is."""
+    assert commit.model is not None, "there is such a file"
+    assert commit.made is not None, "there is such a file"
+    proof = bytes.fromhex(commit.made.sha256())
+    original = keep_made_file(tx.objects, commit.made.content, proof)
+    return KeptFile(commit.model, MADE, original)
 
 
 # ------------------------------------------------------------------------------ datasets
@@ -376,7 +405,7 @@ def _stage_files(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     for path, content in uploaded.items():
         if path in rows:
             continue
-        data = content_of(content)
+        data = content_of(_unchanged(path, content))
         link = tx.objects.put(Kind.BLOB, data)
         tx.stage(prefix + escape_path(path), file_entry(link))
         large = request.large.get(path)

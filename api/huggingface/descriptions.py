@@ -45,6 +45,8 @@ def describe(commit: HubCommit, *, blobs: bool = False) -> Json:
         "usedStorage": sum(one.size_bytes for one in files),
     }
     told["tags"] = [*tags, *told["tags"]]
+    if commit.made is not None:
+        commit.made.hashing()  # what is asked next is its hash: it is computed meanwhile
     if commit.model is not None:
         config = _config(commit)
         told["config"] = {

@@ -19,7 +19,7 @@ from typing import Final
 
 from tensorrepo.api.content import files as blob_files
 from tensorrepo.api.content.commit_content import CommitContent
-from tensorrepo.api.content.made_weights import made_weights
+from tensorrepo.api.content.made_weights import MadeWeights, made_weights
 from tensorrepo.api.content.model_bytes import pieces_of
 from tensorrepo.api.foreign_names import ForeignName, short_commit
 from tensorrepo.api.huggingface.errors import file_missing
@@ -200,6 +200,13 @@ class HubCommit:
         """Whether some of the model's tensors came without a file, so that one is made of them."""
         return self.model is not None and has_made_file(self.model)
 
+    @cached_property
+    def made(self) -> MadeWeights | None:
+        """The file that is made of these tensors."""
+        if self.model is None or not self.has_made_file:
+            return None
+        return made_weights(self.content, self.model)
+
     def _own_names(self) -> Collection[str]:
         if self.model is None:
             return self._rendered
@@ -220,8 +227,8 @@ class HubCommit:
         if self.model is None:
             return self._rendered_file(name)
         if name not in self._kept:
-            weights = made_weights(self.content, self.model)
-            return HubFile(name, weights.size_bytes, weights.sha256, weights.pieces)
+            assert self.made is not None, "else it is not among the names"
+            return HubFile(name, self.made.size_bytes, self.made.sha256, self.made.pieces)
         known = self._kept[name]
         content = partial(pieces_of, partial(file_bytes, self.model, name))
         return HubFile(name, known.size_bytes, known.sha256.hex, content)

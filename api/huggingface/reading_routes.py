@@ -6,7 +6,9 @@ Source:
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -18,19 +20,22 @@ from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.deferred_routes import deferred_router
 from tensorrepo.api.foreign_names import EntrySpace, short_commit
 from tensorrepo.api.huggingface import descriptions
-from tensorrepo.api.huggingface.hub_files import HubFile
+from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import MAIN, HubOf, list_repositories
 from tensorrepo.api.huggingface.safetensors_headers import read_headers
 from tensorrepo.api.huggingface.urls import base_url
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.routes.downloads import DownloadResponse
 from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
+from tensorrepo.formats.files.models import MADE
 from tensorrepo.repo.errors import InvalidInputError
 
 router: Final = deferred_router(include_in_schema=False)
 REPOSITORY: Final = "/api/{space:entryspace}/{repository:namespace}/{name:namespace}"
 _TREE_PAGE: Final = 1000
 _LIST_PAGE: Final = 500
+# Clients give a HEAD up after 10 s, and follow 20 redirects to the same host.
+HASH_SECONDS: Final = 7.0
 _Cursor = Annotated[str | None, Query(max_length=4096)]
 # What lists of repositories may be asked; `full` and the like ask for more of each, which is
 # told anyway.
@@ -177,6 +182,9 @@ def get_file(request: Request, hub: HubOf) -> Response:
     revision, path = split_path(request, "resolve")
     commit = hub.at(revision)
     file = commit.find(path)
+    if request.method == "HEAD" and path == MADE and not _hash_is_known(commit):
+        again = {"Location": _raw_path(request)}
+        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=again)
     sha = short_commit(commit.content.commit)
     headers = (("X-Repo-Commit", sha), ("X-Linked-Size", str(file.size_bytes)))
     linked = (*headers, ("X-Linked-Etag", file.etag))
@@ -188,13 +196,26 @@ def split_path(request: Request, word: str) -> tuple[str, str]:
 
     A revision may have slashes, which clients escape: so it is looked for before that is undone.
     """
-    raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     rest: str = request.path_params["rest"]
-    parts = raw.decode("latin-1").partition("?")[0].split(f"/{word}/")
+    parts = _raw_path(request).split(f"/{word}/")
     tails = (f"/{word}/".join(parts[at:]) for at in range(1, len(parts)))
     tail = next((one for one in tails if unquote(one) == rest), quote(rest))
     revision, _, path = tail.partition("/")
     return unquote(revision), unquote(path)
+
+
+def _raw_path(request: Request) -> str:
+    """The path as it was sent."""
+    raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
+    return raw.decode("latin-1").partition("?")[0]
+
+
+def _hash_is_known(commit: HubCommit) -> bool:
+    """Whether the hash of the file that is made of tensors is known, after some waiting."""
+    if commit.made is None:
+        return True
+    done, _ = wait([commit.made.hashing()], HASH_SECONDS)
+    return bool(done)
 
 
 def _listed(one: HubFile | str, commit: Any, last: dict[str, Any] | None) -> dict[str, Any]:

@@ -114,7 +114,6 @@ class UploadParts:
                 return
             self._check(told)
             checksum = self._prove(descriptor, sha256)
-            os.fsync(descriptor)
             keep(self._whole, target, checksum)
             shutil.rmtree(self.folder, ignore_errors=True)
         finally:

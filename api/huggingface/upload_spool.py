@@ -25,7 +25,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,13 @@ from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.huggingface.leftovers import remove_older
-from tensorrepo.api.huggingface.proved_files import ProofHasher, forget, keep
+from tensorrepo.api.huggingface.proved_files import (
+    ProofHasher,
+    find_proved,
+    forget,
+    is_unchanged,
+    keep,
+)
 from tensorrepo.api.huggingface.upload_parts import (
     MULTIPART_FROM_PARTS,
     PART_BYTES,
@@ -121,12 +127,18 @@ class UploadSpool:
 
     def find(self, access: RepositoryAccess, sha256: str) -> Path | None:
         """The file of that SHA-256 that this caller brought to this repository."""
-        path = self.folder_of(_owner(access)) / check_sha256(sha256)
-        return path if path.is_file() else None
+        return find_proved(self.folder_of(_owner(access)) / check_sha256(sha256))
 
     def forget(self, access: RepositoryAccess, sha256: str) -> None:
         """A commit has it now."""
         forget(self.folder_of(_owner(access)) / check_sha256(sha256))
+
+    def forget_damaged(self, access: RepositoryAccess, sha256s: Iterable[str]) -> None:
+        """Drop those that are not what came any more, so that they are asked for again."""
+        for sha256 in sha256s:
+            path = self.folder_of(_owner(access)) / check_sha256(sha256)
+            if path.is_file() and not is_unchanged(path):
+                forget(path)
 
     def tickets(
         self, access: RepositoryAccess, sha256: str, size_bytes: int, *, parts: bool
@@ -198,8 +210,8 @@ class UploadSpool:
         try:
             hasher, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
             _check(hasher.sha256, ticket.sha256, size, ticket.size_bytes)
-            await run_in_threadpool(os.fsync, descriptor)
-            keep(path, self.folder_of(ticket.owner) / ticket.sha256, hasher.checksum)
+            target = self.folder_of(ticket.owner) / ticket.sha256
+            await run_in_threadpool(keep, path, target, hasher.checksum)
         except BaseException:
             with suppress(OSError):
                 path.unlink()

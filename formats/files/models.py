@@ -11,8 +11,11 @@ from typing import Final
 from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES
 from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.files.base import PathIndex
+from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.ids import digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 MADE: Final = "model.safetensors"  # of tensors that did not come as a file of weights
 _MADE_METADATA: Final = {"format": "pt"}
@@ -35,6 +38,16 @@ def made_file(model: StoredModel) -> ModelBytes | None:
         return None
     head, ordered = new_layout(model, _MADE_METADATA, model.loose)
     return ModelBytes(model, (head, *ordered))
+
+
+def keep_made_file(objects: ObjectSink, made: ModelBytes, sha256: bytes) -> Original:
+    """What `made_file` made, of that SHA-256, as a file that came: its header is stored."""
+    head, *names = made.parts
+    assert not isinstance(head, str), "it begins with its header"
+    blob = digest_bytes(objects.put(Kind.BLOB, head).digest)
+    parts: list[int | str] = [len(head)]
+    parts += (name for name in names if isinstance(name, str))
+    return Original(MADE, "safetensors", blob, tuple(parts), (), made.size_bytes, sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,15 @@ def is_alive(process: str) -> bool | None:
         return False
 
 
+def boot_id() -> str:
+    """What the kernel calls this start of the machine. Raises OSError where it does not say."""
+    return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+
+
 def _place() -> str:
     """The kernel that was booted, and the processes that see each other."""
-    boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
     space = (_PROC / "self" / "ns" / "pid").readlink().name  # pid:[4026531836]
-    return f"{boot}/{''.join(filter(str.isdecimal, space))}"
+    return f"{boot_id()}/{''.join(filter(str.isdecimal, space))}"
 
 
 def _started(pid: int) -> str:

@@ -1,13 +1,16 @@
 """Lightning's checkpoints as those of a run, without Lightning: what its plug-ins are made of.
 
-    Lightning saves to PATH  ->  runs/<run>/<step>, stored by the checkpointer's thread
+    Lightning saves to PATH  ->  .<random>.saving beside it: what is about to be stored for PATH
+                             ->  runs/<run>/<step>, stored by the checkpointer's thread
                              ->  PATH, a small JSON file that names them, once that is durable
     Lightning loads PATH     ->  the checkpoint that the file names
     Lightning removes PATH   ->  its file; the checkpoint when no other file names it
 
 Lightning looks for its checkpoints by listing folders, and so finds these. A file is written by the
 thread that stored the checkpoint: a program that is killed leaves no file whose checkpoint is not
-there. What Lightning removes because a newer checkpoint is better stays until the newer is durable.
+there. One that is killed between both leaves a checkpoint that no file names: the next training of
+the run that saves into the folder writes the file, so that Lightning finds, keeps and removes it.
+What Lightning removes because a newer checkpoint is better stays until the newer is durable.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -34,7 +37,7 @@ from tensorrepo.models.checkpointer import (
     checked_step,
     ref_of,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.objects.cache import partial_name
 from tensorrepo.repository import Repository
 from tensorrepo.runs.run_context import note_checkpoint
@@ -43,7 +46,9 @@ TRAINING: Final = "tensorrepo_training"  # in a state: which training saved it
 _MOST_FILE_BYTES: Final = 4096
 _VERSION: Final = 1
 _LOGGER = logging.getLogger(__name__)
+_Told = TypeVar("_Told", bound=msgspec.Struct)
 _KEEP: Final = RetentionPolicy(last=None)  # Lightning says what goes
+_SAVING: Final = ".{}.saving"
 
 
 class CheckpointFile(msgspec.Struct, frozen=True):
@@ -64,15 +69,31 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     training: str
 
 
+class _Saving(msgspec.Struct, frozen=True):
+    """What lies beside a path while its checkpoint is being stored.
+
+    Attributes:
+        file: name of the path's file.
+        checkpoint: what that is to say.
+    """
+
+    file: str
+    checkpoint: CheckpointFile
+
+
 def read_checkpoint_file(path: Path) -> CheckpointFile | None:
     """What a path names; None where it is no such file."""
+    found = _read(path, CheckpointFile)
+    return found if found is not None and found.tensorrepo_checkpoint == _VERSION else None
+
+
+def _read(path: Path, kind: type[_Told]) -> _Told | None:
+    """What a small file says; None where it is another one."""
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_FILE_BYTES + 1)
-        found = msgspec.json.decode(text, type=CheckpointFile)
+            return msgspec.json.decode(file.read(_MOST_FILE_BYTES + 1), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.tensorrepo_checkpoint == _VERSION else None
 
 
 class RunCheckpoints:
@@ -108,6 +129,8 @@ class RunCheckpoints:
         self._leaving: list[Path] = []
         self._steps: dict[Path, int] = {}  # of this training; the storing thread reads them, too
         self._whole: set[int] = set()  # steps saved with all that a training resumes from
+        self._announced: dict[int, list[Path]] = {}  # files of what is being stored, by step
+        self._seen: set[Path] = set()  # folders in which nothing of a killed training is left
         self._failure: OSError | None = None  # of a file that the storing thread could not write
         self._lock = threading.Lock()
 
@@ -145,6 +168,7 @@ class RunCheckpoints:
         self._settle()
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
+            self._name_what_a_kill_left(place.parent)
         except OSError as error:
             raise StorageError(f"{place.parent}: {error.strerror}") from error
         whole = "optimizer_states" in checkpoint
@@ -157,9 +181,11 @@ class RunCheckpoints:
             self._write(place, step)
             return
         state = {**checkpoint, TRAINING: self._training}
+        self._announce(place, step)
         try:
             future = self._made().save(step, state, metrics=_monitored(checkpoint))
         except InvalidInputError as error:
+            self._take_back(step)
             error.add_note(
                 f"Lightning puts it into the checkpoint of step {step}. on_save_checkpoint of the "
                 "module or callback can turn it into numbers, text or tensors, or leave it out; "
@@ -276,15 +302,61 @@ class RunCheckpoints:
                 self._write(place, saved.step)
             except OSError as error:
                 self._failure = error
+                return
+        self._take_back(saved.step)
 
     def _write(self, place: Path, step: int) -> None:
-        told = CheckpointFile(_VERSION, self._repository.id, self.run, step, self._training)
-        partial = place.with_name(partial_name())
-        try:
-            partial.write_bytes(msgspec.json.encode(told))
-            partial.replace(place)
-        finally:
-            partial.unlink(missing_ok=True)
+        _put(place, self._told(step))
+
+    def _told(self, step: int) -> CheckpointFile:
+        return CheckpointFile(_VERSION, self._repository.id, self.run, step, self._training)
+
+    def _announce(self, place: Path, step: int) -> None:
+        """Say beside a path what is about to be stored for it."""
+        beside = place.with_name(_SAVING.format(secrets.token_hex(8)))
+        with self._lock:
+            self._announced.setdefault(step, []).append(beside)
+        with suppress(OSError):  # who writes the path's own file will tell
+            _put(beside, _Saving(place.name, self._told(step)))
+
+    def _take_back(self, step: int) -> None:
+        with self._lock:
+            announced = self._announced.pop(step, [])
+        for path in announced:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _name_what_a_kill_left(self, folder: Path) -> None:
+        """Write the files of checkpoints of this run that are stored, and were to be named here.
+
+        A training that still runs writes the same.
+        """
+        if folder in self._seen:
+            return
+        self._seen.add(folder)
+        for path in folder.glob(_SAVING.format("*")):
+            left = _read(path, _Saving)
+            if left is None or not self._is_of_another_training(left.checkpoint):
+                continue
+            place = folder / os.path.basename(left.file)
+            try:
+                if self._is_stored(left.checkpoint) and not place.exists():
+                    _put(place, left.checkpoint)
+            except Error as error:  # what is saved now need not fail for it
+                _LOGGER.warning("%s was not looked at: %s", path, error)
+                continue
+            path.unlink(missing_ok=True)
+
+    def _is_of_another_training(self, named: CheckpointFile) -> bool:
+        """Whether an earlier training of this run saved it."""
+        own = (self._repository.id, self.run)
+        return (named.repository, named.run) == own and named.training != self._training
+
+    def _is_stored(self, named: CheckpointFile) -> bool:
+        """Whether this run's checkpoint of that step is the one that is named."""
+        with suppress(NotFoundError):
+            return bool(self._made().plain_value(named.step, TRAINING) == named.training)
+        return False
 
     def _settle(self) -> None:
         """Remove what waits to be, if nothing waits to be stored."""
@@ -315,7 +387,8 @@ class RunCheckpoints:
             others = named.step in self._steps.values()
         if others or named.repository != self._repository.id or named.run != self.run:
             return
-        if any(_same(named, other) for other in list(_beside(place))):
+        # Another training may have saved the step again: then that is what another file names.
+        if any(named == other for other in list(_beside(place))) or not self._is_stored(named):
             return
         self._whole.discard(named.step)
         with suppress(NotFoundError):
@@ -350,8 +423,14 @@ def _moved(value: Any, device: Any) -> Any:
     return value.to(device) if hasattr(value, "to") and hasattr(value, "device") else value
 
 
-def _same(one: CheckpointFile, other: CheckpointFile) -> bool:
-    return (one.repository, one.run, one.step) == (other.repository, other.run, other.step)
+def _put(place: Path, told: msgspec.Struct) -> None:
+    """Write a file whole, or not at all."""
+    partial = place.with_name(partial_name())
+    try:
+        partial.write_bytes(msgspec.json.encode(told))
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _beside(place: Path) -> Iterator[CheckpointFile]:

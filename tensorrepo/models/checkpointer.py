@@ -45,7 +45,7 @@ from tensorrepo.formats.model.state.lossy import (
     shorten_state,
 )
 from tensorrepo.formats.model.state.snapshot_buffer import SnapshotBuffer, bytes_of
-from tensorrepo.formats.model.state.state_dict import put_together, take_apart
+from tensorrepo.formats.model.state.state_dict import dict_of, put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.runs.run_record import RUNS, check_metric_name, check_run_name
@@ -537,6 +537,16 @@ class Checkpointer:
         tensors = model.load(output="torch" if output == "torch" else "numpy", shard=shard)
         found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
         return found
+
+    def plain_value(self, step: int, name: str) -> Any:
+        """What a state holds under a name, where that is plain; None: nothing. No tensor is read.
+
+        Raises:
+            NotFoundError: no such checkpoint; says which there are.
+        """
+        entry = state_entry(self._context, self._commit_of(step))
+        skeleton = open_model(self._context.core.objects, entry).metadata.get("state")
+        return (dict_of(skeleton) or {}).get(name)
 
     def approximation(self, step: int | None = None) -> Approximation | None:
         """What is promised of numbers that a checkpoint keeps in fewer bits; None: all are exact.

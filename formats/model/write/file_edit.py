@@ -74,10 +74,19 @@ class FileEdit:
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A file of a stored model."""
+    """A file of a stored model.
+
+    `original` says of which tensors it is made, where the model is not told to have that file.
+    """
 
     model: StoredModel
     name: str
+    original: Original | None = None
+
+    @property
+    def of_tensors(self) -> Original | None:
+        """How it is made of tensors; None: it is not."""
+        return self.original or self.model.originals.get(self.name)
 
 
 @dataclass(slots=True)
@@ -99,7 +108,7 @@ class _Joining:
 
         Tensors of these names that are others are there already: then its own begin with `name`.
         """
-        original = one.model.originals.get(one.name)
+        original = one.of_tensors
         if original is None:
             self.files[name] = structs.replace(one.model.files[one.name], name=name)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from safetensors.numpy import load, save
 
 import tensorrepo as tr
+from tensorrepo.api.content.made_weights import MadeWeights
+from tensorrepo.api.huggingface import reading_routes
 from tensorrepo.formats.files.models import made_file
 from tests.support.clients.lfs_uploads import upload_files
 from tests.support.servers.service import RunningService
@@ -105,13 +108,69 @@ def test_weights_of_that_name_take_the_place_of_the_tensors(
     assert {name: one.shape for name, one in tensors(service).items()} == {"layer.weight": (8, 8)}
 
 
+def commit(client: httpx.Client, **lines: dict[str, str]) -> None:
+    """Make a commit of one line for each kind."""
+    head = {"key": "header", "value": {"summary": "s"}}
+    body = [head, *({"key": key, "value": value} for key, value in lines.items())]
+    told = "\n".join(map(json.dumps, body))
+    client.post("/api/models/ns/net/commit/main", content=told).raise_for_status()
+
+
+def test_a_copy_is_the_file_and_leaves_it_as_it_was(
+    client: httpx.Client, service: RunningService
+) -> None:
+    digest, whole = listed(client)[FILE], client.get(BLOB).content
+    commit(client, lfsFile={"path": "copy.safetensors", "algo": "sha256", "oid": digest})
+    assert listed(client)[FILE] == listed(client)["copy.safetensors"] == digest
+    assert client.get("/ns/net/resolve/main/copy.safetensors").content == whole
+    assert client.get(BLOB).content == whole
+    assert sorted(tensors(service)) == sorted(TENSORS)
+
+
+def test_a_copy_of_what_the_file_was_is_made_of_its_own_tensors(
+    client: httpx.Client, service: RunningService
+) -> None:
+    digest, whole = listed(client)[FILE], client.get(BLOB).content
+    through = tr.open(f"{service.url}/ns", author="Ann <ann@example.org>")
+    with through.transaction(message="net") as tx:
+        tx.save_model("net", TENSORS | {"layer.bias": np.zeros(600, "i2")})
+    newer = listed(client)[FILE]
+    commit(client, lfsFile={"path": "old.safetensors", "algo": "sha256", "oid": digest})
+    assert listed(client) == {FILE: newer, "old.safetensors": digest}
+    assert client.get("/ns/net/resolve/main/old.safetensors").content == whole
+
+
+def test_a_copy_in_place_of_the_file_is_another_name_of_it(
+    client: httpx.Client, service: RunningService
+) -> None:
+    digest = listed(client)[FILE]
+    copy = {"path": "weights.safetensors", "algo": "sha256", "oid": digest}
+    commit(client, lfsFile=copy, deletedFile={"path": FILE})
+    assert listed(client).keys() == {"config.json", "weights.safetensors"}
+    assert listed(client)["weights.safetensors"] == digest
+    assert sorted(tensors(service)) == sorted(TENSORS)
+
+
+def test_who_would_wait_too_long_for_the_hash_is_sent_here_again(
+    client: httpx.Client, service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.service.memory.profiles is not None
+    service.service.memory.profiles.clear()
+    service.service.memory.hashes.clear()
+    is_over = threading.Event()
+    with monkeypatch.context() as slow:
+        slow.setattr(reading_routes, "HASH_SECONDS", 0.0)
+        hashed = MadeWeights._hash
+        slow.setattr(MadeWeights, "_hash", lambda one: is_over.wait() and hashed(one))
+        asked = [client.head(BLOB) for _ in range(2)]
+        is_over.set()
+    assert [(one.status_code, one.headers["location"]) for one in asked] == [(307, BLOB)] * 2
+    told = client.head(asked[0].headers["location"])
+    assert told.headers["etag"] == client.get(BLOB).headers["etag"]
+
+
 def test_the_file_goes_and_its_tensors_with_it(
     client: httpx.Client, service: RunningService
 ) -> None:
-    lines = [
-        {"key": "header", "value": {"summary": "remove"}},
-        {"key": "deletedFile", "value": {"path": FILE}},
-    ]
-    body = "\n".join(map(json.dumps, lines))
-    client.post("/api/models/ns/net/commit/main", content=body).raise_for_status()
+    commit(client, deletedFile={"path": FILE})
     assert (list(listed(client)), tensors(service)) == (["config.json"], {})

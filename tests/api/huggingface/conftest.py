@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def uploaded(hub: ClientProcess, folder: Path, request: pytest.FixtureRequest) -> Any:
-    """Name of a model repository that has `folder`."""
-    name = f"ns/net-{abs(hash(request.node.nodeid)) % 10**8}"
+def uploaded(hub: ClientProcess, folder: Path) -> Any:
+    """Name of a model repository that has `folder`, another one for each version of the client."""
+    name = f"ns/net-{secrets.token_hex(4)}"
     hub.run(
         """
         kept["api"].create_repo(name)

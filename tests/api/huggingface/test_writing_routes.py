@@ -200,12 +200,12 @@ def test_nothing_becomes_public(hub: ClientProcess) -> None:
 def test_history_of_a_branch_becomes_one_commit(hub: ClientProcess) -> None:
     code = """
         api = kept["api"]
-        api.create_repo("alone/net")
-        api.upload_file(repo_id="alone/net", path_or_fileobj=b"x", path_in_repo="x", )
-        api.super_squash_history("alone/net")
-        return [len(api.list_repo_commits("alone/net")), api.list_repo_files("alone/net")]
+        api.create_repo(name)
+        api.upload_file(repo_id=name, path_or_fileobj=b"x", path_in_repo="x", )
+        api.super_squash_history(name)
+        return [len(api.list_repo_commits(name)), api.list_repo_files(name)]
     """
-    assert hub.run(code) == [1, ["x"]]
+    assert hub.run(code, name=f"alone-{secrets.token_hex(4)}/net") == [1, ["x"]]
 
 
 def test_parquet_becomes_rows_where_the_card_asks(hub: ClientProcess, tmp_path: Path) -> None:
@@ -266,14 +266,15 @@ def test_bytes_that_are_not_what_they_were_to_be_are_forgotten(
 
 
 def test_an_address_is_good_for_its_file_alone(served: ServeProcess, uploaded: str) -> None:
-    href = address(batch(served, uploaded, b"abc"))
+    data = secrets.token_bytes(3)
+    href = address(batch(served, uploaded, data))
     place, _, ticket = href.partition("?ticket=")
     spoilt = ticket[:-1] + ("0" if ticket[-1] != "0" else "1")
     elsewhere = place.replace("/ns/", "/zoo/")
-    assert httpx.put(f"{place}?ticket={spoilt}", content=b"abc").status_code == 401
-    assert httpx.put(f"{elsewhere}?ticket={ticket}", content=b"abc").status_code == 401
+    assert httpx.put(f"{place}?ticket={spoilt}", content=data).status_code == 401
+    assert httpx.put(f"{elsewhere}?ticket={ticket}", content=data).status_code == 401
     assert httpx.post(href).status_code == 401
-    assert httpx.put(href, content=b"abc").status_code == 200
+    assert httpx.put(href, content=data).status_code == 200
 
 
 def test_a_file_in_parts_needs_all_of_them(served: ServeProcess, uploaded: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.integrations.lightning_checkpoints import RunCheckpoints, read_checkpoint_file
+from tensorrepo.models.checkpointer import Checkpointer
 
 
 @pytest.fixture
@@ -129,6 +130,55 @@ def test_a_step_that_a_later_training_saved_again_is_not_passed_off_as_the_earli
     with pytest.raises(tr.NotFoundError, match="a later training saved step 10 of run 'exp1'"):
         later.load_checkpoint(tmp_path / "first.ckpt")
     assert later.load_checkpoint(tmp_path / "second.ckpt")["epoch"] == 7
+    later.remove_checkpoint(tmp_path / "first.ckpt")
+    assert steps(repository) == [10]
+
+
+def test_a_file_whose_checkpoint_is_gone_keeps_none(
+    checkpoints: RunCheckpoints, repository: tr.Repository, tmp_path: Path
+) -> None:
+    checkpoints.save_checkpoint(state_of(10), tmp_path / "first.ckpt")
+    checkpoints.wait()
+    later = RunCheckpoints(repository, "exp1")
+    later.save_checkpoint(state_of(10), tmp_path / "second.ckpt")
+    later.remove_checkpoint(tmp_path / "second.ckpt")
+    later.wait()
+    assert steps(repository) == []
+
+
+def test_what_a_kill_left_without_a_file_gets_it_and_goes_with_it(
+    repository: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(RunCheckpoints, "_name", lambda *_: None)
+        first = RunCheckpoints(repository, "exp1")
+        first.save_checkpoint(state_of(10), tmp_path / "10.ckpt")
+        first.wait()
+    assert not (tmp_path / "10.ckpt").exists()
+    later = RunCheckpoints(repository, "exp1")
+    later.save_checkpoint(state_of(20), tmp_path / "20.ckpt")
+    assert loaded_step(later, tmp_path / "10.ckpt") == 10
+    later.remove_checkpoint(tmp_path / "10.ckpt")
+    later.wait()
+    assert steps(repository) == [20]
+    assert [path.name for path in tmp_path.glob("*.*")] == ["20.ckpt"]
+
+
+def test_what_a_kill_kept_from_being_stored_gets_no_file(
+    repository: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(Checkpointer, "save", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunCheckpoints(repository, "exp1").save_checkpoint(state_of(10), tmp_path / "10.ckpt")
+    later = RunCheckpoints(repository, "exp1")
+    later.save_checkpoint(state_of(20), tmp_path / "20.ckpt")
+    later.wait()
+    assert [path.name for path in tmp_path.glob("*.*")] == ["20.ckpt"]
+
+
+def _killed(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_what_cannot_be_stored_is_refused_with_advice(
