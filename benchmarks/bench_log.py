@@ -244,7 +244,9 @@ def _grouped(
         cursor = psycopg.ClientCursor(connection)
         entry = (mine.decode(), mine + b"x" * (RECORD_BYTES - len(mine)))
         cursor.execute(
-            "INSERT INTO waiting VALUES (%s, %s); BEGIN; SELECT pg_advisory_xact_lock(1)", entry
+            "BEGIN; INSERT INTO waiting VALUES (%s, %s); COMMIT; "
+            "BEGIN; SELECT pg_advisory_xact_lock(1)",
+            entry,
         )
         if refresh():
             connection.execute("COMMIT")

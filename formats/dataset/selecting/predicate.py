@@ -205,7 +205,8 @@ def _built(node: ExpressionNode, schema: Schema) -> pc.Expression:
             # As in SQL, and unlike Arrow's isin: null is neither in nor out.
             unknown = pc.scalar(pa.scalar(None, pa.bool_()))
             # No values have no type, and Arrow looks them up in no text.
-            among = field.isin(wanted) if len(wanted) else pc.scalar(False)
+            is_empty = wanted is None or not len(wanted)
+            among = pc.scalar(False) if is_empty else field.isin(wanted)
             return pc.if_else(field.is_null(), unknown, among)
         case ArrowCall("match_like", (inner,), options):
             pattern, ignores = (options[each].as_py() for each in ("pattern", "ignore_case"))
