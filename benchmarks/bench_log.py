@@ -8,7 +8,9 @@ two objects and its record. Sides take turns: each round measures all of them, f
 times `--scale`. What no log can go beyond is measured beside it: eight clients that insert rows of
 a record's size in transactions of their own, eight that write, sync and link files, and eight
 (`floor`) that do what a commit asks of server and disk and nothing else: its four statements
-through psycopg, one after the other in a queue, and its two files with their folders.
+through psycopg, one after the other in a queue, and its two files with their folders. `grouped` is
+that floor where whoever has the lock writes what others left in a table, in one record with one
+sync (docs/design/237-a-group-of-commits-was-measured.md).
 
 PostgreSQL is as Debian installs it: it syncs each commit (synchronous_commit on, fsync on).
 """
@@ -64,6 +66,7 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
                 "inserts": (_inserts, database),
                 "linked_files": (_linked_files, str(place / "linked")),
                 "floor": (_floor, server.database(), str(place / "floor")),
+                "grouped": (_grouped, server.database(), str(place / "grouped")),
                 "postgres": (_commits, str(place / "postgres"), database),
                 "sqlite": (_commits, str(place / "sqlite"), f"sqlite:///{place}/log.db"),
                 "files": (_commits, str(place / "files"), None),
@@ -202,6 +205,55 @@ def _floor(database: str, folder: str, branch: str, writer: int = 0, *, make: bo
         cursor = psycopg.ClientCursor(connection)
         row = ("r", f"{newest + 1:020d}", b"x" * RECORD_BYTES, 0.0)
         cursor.execute("INSERT INTO log VALUES (%s, %s, %s, %s) RETURNING 1; COMMIT", row)
+        return 1
+
+    return commit
+
+
+def _grouped(
+    database: str, folder: str, branch: str, writer: int = 0, *, make: bool = False
+) -> Step:
+    """As `_floor`, in groups: a writer leaves its entry, and finds it written with the lock."""
+    files = _linked_files(folder, branch, writer)
+    connection = psycopg.connect(database, autocommit=True)
+    if make:
+        connection.execute(
+            'CREATE TABLE log (repository TEXT, key TEXT COLLATE "C", value BYTEA, '
+            "written DOUBLE PRECISION, PRIMARY KEY (repository, key))"
+        )
+        connection.execute("CREATE UNLOGGED TABLE waiting (txn TEXT PRIMARY KEY, entry BYTEA)")
+        connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
+    newest, mine = 0, b""
+
+    def refresh() -> bool:
+        """Read what is new; whether this writer's entry is in it."""
+        nonlocal newest
+        rows = connection.execute(
+            "SELECT key, value FROM log WHERE repository = %s AND key BETWEEN %s AND %s",
+            ("r", f"{newest:020d}", f"{newest + 12:020d}"),
+        ).fetchall()
+        newest = max(int(key) for key, _ in rows)
+        found = any(mine in value for _, value in rows)
+        return found or (len(rows) == 13 and refresh())
+
+    def commit(number: int) -> int:
+        nonlocal mine
+        mine = f"<{branch}-{writer}-{number}>".encode()
+        files(2 * number)
+        files(2 * number + 1)
+        cursor = psycopg.ClientCursor(connection)
+        entry = (mine.decode(), mine + b"x" * (RECORD_BYTES - len(mine)))
+        cursor.execute(
+            "BEGIN; INSERT INTO waiting VALUES (%s, %s); COMMIT; "
+            "BEGIN; SELECT pg_advisory_xact_lock(1)",
+            entry,
+        )
+        if refresh():
+            connection.execute("COMMIT")
+            return 0
+        taken = connection.execute("DELETE FROM waiting RETURNING entry").fetchall()
+        row = ("r", f"{newest + 1:020d}", b"".join(bytes(each) for (each,) in taken), 0.0)
+        cursor.execute("INSERT INTO log VALUES (%s, %s, %s, %s); COMMIT", row)
         return 1
 
     return commit

@@ -2,7 +2,8 @@
 
 Metadata is made by a generator; every page of every fragment is the same 64 rows, so all can be
 read. A process that has just begun opens the repository, makes a stream and takes some batches, by
-groups of runs as from 2^22 runs on, of every row or of every second one, or with all runs in view.
+groups of runs as from 2^22 runs on (of every row, of every second one, sorted by length, mixed), or
+with all runs in view.
 Its peak counts, beyond what it took when the repository was open.
 """
 
@@ -50,7 +51,7 @@ def million_runs_memory(folder: Path, options: Options) -> dict[str, Any]:
         with repository.transaction("main", message="generate") as change:
             root = generate(change.core.objects, times * few // FRAGMENT_PAGES)
             change.core.stage(f"datasets/{NAME}", Entry(Kind.DATASET, root.digest))
-        for how in ("grouped", "view", "whole"):
+        for how in ("grouped", "view", "buckets", "mix", "whole"):
             found[f"{how}_{times}x"] = _steps(place, how)
     peaks = [found[f"grouped_{times}x"]["peak_mib"] for times in (1, 10)]
     return found | {"growth": round(peaks[1] / peaks[0], 2), "goal": "growth <= 1.1"}

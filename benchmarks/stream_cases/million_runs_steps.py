@@ -1,8 +1,9 @@
 """Streams some batches in a process of its own: a line of JSON, see `million_runs_memory`.
 
-python million_runs_steps.py REPOSITORY DATASET grouped|view|whole
+python million_runs_steps.py REPOSITORY DATASET grouped|view|buckets|mix|whole
 
-A view is of every second row.
+A view is of every second row. Buckets sort rows by lengths that take no memory; a mix is of the
+dataset and a view of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,9 @@ import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of, spans
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
+from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Loading, StreamOptions, StreamSetup
-from tensorrepo.formats.dataset.streaming.order.items import RowSelection
+from tensorrepo.formats.dataset.streaming.order.items import RowLengths, RowSelection
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -36,12 +39,9 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
     before = _peak_bytes(anew=True)
     begun = time.perf_counter()
     eager = partial(whole_plan, dataset, dict(sizes))
-    plan: StreamPlan | None = None
-    if how != "whole":
-        choose = partial(every_second, dataset.rows) if how == "view" else lambda: None
-        sizes |= {"most_runs": 0, "least_bytes": 0}
-        plan = plan_groups(dataset, ("x",), eager, choose=choose, **sizes)
-    batches = iter(stream_of(dataset, plan or eager()))
+    is_whole = how == "whole"
+    stream = stream_of(dataset, eager()) if is_whole else by_groups(dataset, how, eager, sizes)
+    batches = iter(stream)
     assert next(batches)["x"].shape == (BATCH, 64)
     first = time.perf_counter()
     for _ in range(STEPS):
@@ -53,6 +53,27 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
         "steps_s": round(done - first, 2),
         "peak_mib": round((_peak_bytes() - before) / (1 << 20), 1),
     }
+
+
+def by_groups(
+    dataset: Any, how: str, eager: Callable[[], StreamPlan], sizes: dict[str, Any]
+) -> BatchStream:
+    """A stream, however few runs there are."""
+    sizes = sizes | {"most_runs": 0, "least_bytes": 0}
+    if how == "buckets":
+        alike = np.broadcast_to(np.uint32(7), dataset.rows)
+        sizes |= {"lengths": lambda: RowLengths("x", alike, 0), "bucket_steps": 50}
+    if how in ("view", "mix"):
+        sizes["choose"] = partial(every_second, dataset.rows)
+    plan = plan_groups(dataset, ("x",), eager, **sizes)
+    assert plan is not None
+    stream = stream_of(dataset, plan)
+    if how != "mix":
+        return stream
+    del sizes["choose"]
+    every = plan_groups(dataset, ("x",), eager, **sizes)
+    assert every is not None
+    return mix([stream_of(dataset, every), stream])
 
 
 def every_second(rows: int) -> RowSelection:

@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 from tensorrepo.formats.dataset.selecting.pruning import (
     MIRRORED,
     OF_PREFIXES,
+    as_looked_up,
     has_bounds,
     has_text_bounds,
     is_class_name,
@@ -335,9 +336,9 @@ class _Planning:
         column = self._column(name)
         if column is None or values is None or values.values is None:
             return None
-        given = values.values
+        given = as_looked_up(column, values.values)
         is_other = is_float(column.storage.element) or column.storage.element.kind == "b"
-        if is_other or given.null_count or len(given) > MOST_VALUES:
+        if given is None or is_other or given.null_count or len(given) > MOST_VALUES:
             return None  # Arrow compares floats by their bits here, and null with null
         numbers = [_number(column, each) for each in given]
         if any(each is None for each in numbers) or not _fit(column, numbers):

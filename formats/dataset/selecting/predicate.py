@@ -204,7 +204,10 @@ def _built(node: ExpressionNode, schema: Schema) -> pc.Expression:
             wanted = values if values is None else _numbered(values, inner, schema)
             # As in SQL, and unlike Arrow's isin: null is neither in nor out.
             unknown = pc.scalar(pa.scalar(None, pa.bool_()))
-            return pc.if_else(field.is_null(), unknown, field.isin(wanted))
+            # No values have no type, and Arrow looks them up in no text.
+            is_empty = wanted is None or not len(wanted)
+            among = pc.scalar(False) if is_empty else field.isin(wanted)
+            return pc.if_else(field.is_null(), unknown, among)
         case ArrowCall("match_like", (inner,), options):
             pattern, ignores = (options[each].as_py() for each in ("pattern", "ignore_case"))
             return _alike(_built(inner, schema), pattern, ignore_case=ignores)

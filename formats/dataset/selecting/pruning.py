@@ -51,6 +51,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 
 _SIGN = np.uint64(1 << 63)
+_EXACT_FLOAT = 1 << 53
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 MIRRORED = {
     "less": "greater", "less_equal": "greater_equal", "greater": "less",
@@ -339,10 +340,10 @@ class _Evaluation:
         """`is_in`: maybe true where one of its values lies between `low` and `high`."""
         if values is None or values.values is None or not has_bounds(self._columns[name]):
             return self._anything()
-        bounds = self._bounds[name]
-        found = [
-            number_of_literal(self._columns[name], each) for each in values.values if each.is_valid
-        ]
+        bounds, cast = self._bounds[name], as_looked_up(self._columns[name], values.values)
+        if cast is None:
+            return self._anything()
+        found = [number_of_literal(self._columns[name], each) for each in cast if each.is_valid]
         if None in found:
             return self._anything()  # some of them are not compared so
         try:
@@ -381,6 +382,24 @@ class _Evaluation:
         return Outcomes(true, false | bounds.has_nan, bounds.has_null)
 
 
+def as_looked_up(column: Column, values: pa.Array) -> pa.Array | None:
+    """Values of an `is_in` as Arrow looks them up in a column of numbers: cast to its type.
+
+    A comparison widens the column instead: 0.1 equals no float32, and is in a column that holds the
+    float32 next to it. None: what they are looked up as is not known.
+    """
+    element, is_class = column.storage.element, isinstance(column.type, ClassLabel)
+    if not is_class and not isinstance(column.type, Scalar):
+        return values
+    is_small = is_float(element) and element.itemsize < 4  # compared as float32
+    try:
+        cast = values.cast(pa.float32() if is_small else pa.from_numpy_dtype(element))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return values if is_class else None  # names of classes, in SQL
+    # The text "1" is the number 1 to Arrow, and to SQL the class that is called so.
+    return None if is_class and is_text(values.type) and len(values) else cast
+
+
 def number_of_literal(column: Column, value: pa.Scalar) -> Any:
     """A literal as bounds of a column count it; None: it is not compared so.
 
@@ -402,7 +421,10 @@ def number_of_literal(column: Column, value: pa.Scalar) -> Any:
     if isinstance(number, int):
         # Arrow compares whole numbers with floats as floats.
         return float(number) if is_float(element) else number
-    return number if isinstance(number, float) and number == number else None  # noqa: PLR0124
+    if not isinstance(number, float) or number != number:  # noqa: PLR0124 - NaN alone differs
+        return None
+    # numpy rounds whole numbers to floats: beyond 2^53 others come to equal it.
+    return number if is_float(element) or abs(number) < _EXACT_FLOAT else None
 
 
 def is_class_name(column: Column, value: pa.Scalar) -> bool:

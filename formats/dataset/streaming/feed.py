@@ -227,10 +227,16 @@ class DatasetFeed:
         pool: Pool,
         stats: StreamStats,
         nullable: Collection[str] = (),
+        ahead_bytes: int | None = None,
     ) -> Assembler:
-        """Maker of the batches of one iteration; columns in `nullable` count as nullable."""
+        """Maker of the batches of one iteration; columns in `nullable` count as nullable.
+
+        Its order is worked out ahead by so many bytes; None: by those of the options.
+        """
         options, schema = setup.options, self.dataset.schema
-        plan = self.plan.opened(options.batch_size, options.loading.ahead_bytes)
+        if ahead_bytes is None:
+            ahead_bytes = options.loading.ahead_bytes
+        plan = self.plan.opened(options.batch_size, ahead_bytes)
         names = [column.name for column in plan.columns]
         with_valid = tuple(schema.column(name).nullable or name in nullable for name in names)
         # A caller who goes on without damaged pages learns of them while runs are loaded.
@@ -251,7 +257,7 @@ class DatasetFeed:
             ),
             setup=setup,
             stats=stats,
-            stretches=partial(plan_stretches, plan, loader.is_local, options.loading.ahead_bytes),
+            stretches=partial(plan_stretches, plan, loader.is_local, ahead_bytes),
         )
 
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:

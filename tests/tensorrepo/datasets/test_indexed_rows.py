@@ -27,6 +27,7 @@ from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.fsck import fsck
+from tests.support.builders.literals import LITERALS
 
 ADA = "Ada <ada@example.org>"
 ROWS = 200
@@ -87,13 +88,12 @@ def indexed(repository: Any) -> Any:
 
 
 def _term(name: str) -> st.SearchStrategy[Any]:
-    values = st.sampled_from(COLUMNS[name][1])
-    if name in ("i8", "u64", "f16", "f32", "f64"):
-        values = st.one_of(values, st.integers(-300, 300), st.sampled_from([0.25, 0.5, 1e300]))
-    column = tr.col(name)
+    column, own = tr.col(name), st.sampled_from(COLUMNS[name][1])
+    values = st.one_of(own, st.sampled_from(LITERALS), st.integers(-300, 300))
     compared = st.builds(lambda compare, x: compare(column, x), st.sampled_from(COMPARED), values)
-    among = st.lists(st.sampled_from(COLUMNS[name][1]), max_size=3).map(column.isin)
-    terms = [compared, among, st.just(column.is_null())]
+    among = st.lists(own, max_size=3).map(column.isin)
+    strange = st.sampled_from(LITERALS).map(lambda each: column.isin([each.as_py()]))
+    terms = [compared, among, strange, st.just(column.is_null())]
     if name in ("word", "text"):
         patterns = st.builds(operator.add, st.sampled_from(WORDS), st.sampled_from(["%", "", "_%"]))
         terms.append(patterns.map(column.like))
@@ -121,6 +121,8 @@ def answer(ask: Any) -> Any:
 @given(CONDITIONS)
 def test_the_rows_of_a_condition_are_those_of_a_scan(indexed: Any, condition: Any) -> None:
     expected = answer(lambda: indexed.find(condition, exact=True))
+    if isinstance(expected, str):
+        return  # Arrow refuses to compare these, of which an index may know more
     assert answer(lambda: indexed.find(condition)) == expected
     some = indexed.select(rows=slice(3, None, 2))
     expected = answer(lambda: some.find(condition, exact=True))

@@ -26,6 +26,7 @@ from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.checks import numbers, one_of, whole_numbers
 from tensorrepo.formats.dataset.streaming.options import check_record, option
+from tensorrepo.formats.dataset.streaming.order.grouped import SlottedLanes
 from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, stride_of
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
@@ -338,6 +339,8 @@ class MixSource:
         rows: items of an epoch, the same in all of them.
         runs: number of its runs.
         first_run: number of its first run among those of all sources.
+        spaces: epochs one after the other whose runs have other numbers: the first ones `runs`
+            from `first_run` on, the next ones those behind them, then the first ones again.
         seed: seed of its order.
         epoch: epoch that it begins with.
         items: items of an epoch, which its order counts.
@@ -353,6 +356,7 @@ class MixSource:
     items: Callable[[int], Items]
     order: Callable[[int, Items], Order]
     keep: bool
+    spaces: int = 1
 
 
 class _Pass:
@@ -361,13 +365,15 @@ class _Pass:
     def __init__(self, source: MixSource, epoch: int, share: Share) -> None:
         self._items = items = source.items(source.epoch + epoch)
         self.order = source.order(source.epoch + epoch, items)
-        self._first_run = source.first_run
+        self._first_run = source.first_run + epoch % source.spaces * source.runs
         # The order numbers only runs that have items.
         self._number = np.full(source.runs, -1, dtype=np.int64)
         self._number[items.runs] = np.arange(items.runs.size)
         self._known = np.zeros(items.runs.size, dtype=np.bool_)
         key = epoch_key(source.seed, source.epoch + epoch, Purpose.ROWS)
         self._shuffled = run_rows(self.order, key, items.counts)
+        if isinstance(self.order, SlottedLanes):
+            self.order.slots.freed = self._forget
         self._until = np.full(items.runs.size, _NEVER if source.keep else 0, dtype=np.int64)
         if not source.keep:
             low = share.rank * self.order.bands // share.world
@@ -375,7 +381,7 @@ class _Pass:
             runs, until = self.order.returning(range(low, high))
             self._until[runs] = until
         returning = np.flatnonzero(self._until) if not source.keep else _NO_RUNS
-        self.returning = items.runs[returning] + source.first_run
+        self.returning = items.runs[returning] + self._first_run
 
     def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, Bools]:
         """Run (of all sources) and live row of each, and whether its run is not done with.
@@ -393,12 +399,15 @@ class _Pass:
 
     def close(self, runs: Ints) -> None:
         """These runs, of all sources, are not needed for now."""
-        if self._shuffled is None:
-            return
         runs = runs - self._first_run
         number = self._number[runs[(runs >= 0) & (runs < self._number.size)]]
-        mine = number[number >= 0]
-        shuffled = mine[self._known[mine]]
+        self._forget(number[number >= 0])
+
+    def _forget(self, runs: Ints) -> None:
+        """These runs, as the order numbers them, are not needed for now."""
+        if self._shuffled is None:
+            return
+        shuffled = runs[self._known[runs]]
         self._shuffled.close(shuffled)
         self._known[shuffled] = False
 
@@ -425,7 +434,7 @@ def mixed_stretches(
         first_rows: positions of the first stretch; the others grow.
     """
     walk = _Walk(sources, blend, share, seed, epoch)
-    uses = OpenRuns(sum(source.runs for source in sources))
+    uses = OpenRuns(sum(source.runs * source.spaces for source in sources))
     pieces = walk.pieces(first_rows, stretch_rows)
     piece = next(pieces, None)
     while piece is not None:

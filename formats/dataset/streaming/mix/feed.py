@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any
 
 import msgspec
@@ -53,15 +54,16 @@ from tensorrepo.formats.dataset.streaming.options import (
     Tuning,
     declared,
 )
+from tensorrepo.formats.dataset.streaming.order.grouped import TURNS, SlotRooms
 from tensorrepo.formats.dataset.streaming.order.items import (
     Items,
     PackedItems,
     Packing,
-    items_total,
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS, Share, StepStretch
-from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan, arranged
+from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
+from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
@@ -151,18 +153,31 @@ class MixedSource:
         tuning = tuning_of(self.feed.assembler(setup, self.first, Pool(), StreamStats()))
         return self.feed.explain(setup, self.first, tuning)
 
-    def order(self, first_run: int) -> MixSource:
-        """The orders of its epochs, where its runs are numbered from `first_run` on."""
-        plan, (seed, epoch) = self.plan, self.first
+    @property
+    def spaces(self) -> int:
+        """How many of its epochs have runs of other numbers: slots are those of an epoch."""
+        return 2 if isinstance(self.plan, GroupedPlan) else 1
+
+    def order(self, first_run: int, plans: Sequence[StreamPlan]) -> MixSource:
+        """The orders of its epochs, where its runs are numbered from `first_run` on.
+
+        `plans` are read in turn, an epoch each.
+        """
+        seed, first = self.first
+
+        def plan_of(epoch: int) -> StreamPlan:
+            return plans[(epoch - first) % len(plans)]
+
         return MixSource(
-            rows=items_total(plan.items(seed, epoch)),
-            runs=plan.runs,
+            rows=self.rows,
+            runs=len(plans[0].live),
             first_run=first_run,
             seed=seed,
-            epoch=epoch,
-            items=partial(plan.items, seed),
-            order=partial(plan.order, seed),
-            keep=plan.arrangement.kind == "resident",
+            epoch=first,
+            items=lambda epoch: plan_of(epoch).items(seed, epoch),
+            order=lambda epoch, items: plan_of(epoch).order(seed, epoch, items),
+            keep=self.plan.arrangement.kind == "resident",
+            spaces=len(plans),
         )
 
 
@@ -212,40 +227,54 @@ class MixFeed:
             for source in self.sources
             if source.feed.dataset.schema.column(name).nullable
         }
-        parts = [each.feed.assembler(setup, each.first, pool, stats, nullable)
-                 for each in self.sources]  # fmt: skip
+        each_space = [source for source in self.sources for _ in range(source.spaces)]
+        # Stretches of a mix are of `STRETCH_ROWS`, whatever is loaded ahead.
+        parts = [each.feed.assembler(setup, each.first, pool, stats, nullable, ahead_bytes=0)
+                 for each in each_space]  # fmt: skip
         names = [column.name for column in self.plan.columns]
         places = [
             [[column.name for column in source.plan.columns].index(name) for name in names]
-            for source in self.sources
+            for source in each_space
         ]
         loaders = [part.loader for part in parts]
-        first_runs = _starts(source.plan.runs for source in self.sources)
-        first_rows = np.array(_starts(source.feed.dataset.rows for source in self.sources))
+        plans = [part.plan for part in parts]
+        first_runs = _starts(len(plan.live) for plan in plans)
+        starts = _starts(source.feed.dataset.rows for source in self.sources)
+        plan, first_rows = self.plan, np.array(starts)
+        if len(plans) > len(self.sources):
+            pairs = zip(self.sources, starts, strict=False)
+            rows_before = [start for source, start in pairs for _ in range(source.spaces)]
+            plan = _slots_shown(plan, plans, first_runs, rows_before)
         source_rows = np.array([source.rows for source in self.sources])
         mark = partial(self._mark, epoch, first_rows, source_rows)
         columns = [replace(schema.column(name), nullable=name in nullable) for name in self.columns]
         nulls = null_policy(Schema(tuple(columns)), setup.options.nulls)
         return replace(
             parts[0],
-            plan=self.plan,
+            plan=plan,
             loader=mix_loader(loaders, places, first_runs),
             columns=tuple((column, names.index(column.name)) for column in columns),
             nullable=tuple(name in nullable for name in names),
             form=replace(parts[0].form, identify=self.identify, mark=mark, nulls=nulls),
-            stretches=partial(self._stretches, first_runs),
+            stretches=partial(self._stretches, plans, first_runs),
         )
 
     def _stretches(
         self,
+        plans: Sequence[StreamPlan],
         first_runs: Sequence[int],
         share: Share,
         seed: int,
         epoch: int,
         items: Items,  # noqa: ARG002  each source has items of its own
     ) -> Iterator[StepStretch]:
+        ends = list(accumulate(source.spaces for source in self.sources))
+        orders = [
+            source.order(first_runs[end - source.spaces], plans[end - source.spaces : end])
+            for source, end in zip(self.sources, ends, strict=True)
+        ]
         return mixed_stretches(
-            [source.order(run) for source, run in zip(self.sources, first_runs, strict=False)],
+            orders,
             self.blend,
             share,
             seed=seed,
@@ -461,7 +490,9 @@ def _arranged(streams: Sequence[BatchStream], blend: SourceBlend) -> Iterator[Mi
         if blend.slot_rows == 1:
             batch_size = max(1, round(batch_size * share / sum(blend.shares)))
         own_window = max(1, window_bytes * own_bytes // sum(row_bytes))
-        plan = arranged(feed.plan.whole(), batch_size=batch_size, window_bytes=own_window)
+        # An epoch's slots are taken again by the one after the next.
+        is_long = stream.rows >= TURNS * (STRETCH_ROWS + stream.options.batch_size)
+        plan = (feed.plan if is_long else feed.plan.whole()).arranged_for(batch_size, own_window)
         yield MixedSource(replace(feed, plan=plan), Pass(stream.seed, stream.epoch))
 
 
@@ -474,6 +505,17 @@ def _page_cache(streams: Sequence[BatchStream]) -> PageDiskCache | None:
     return None if first is None else first.for_stream(sum(sizes))
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _JoinedPlan(StreamPlan):
+    """Runs of several datasets; `mean_bytes` has an item of theirs, decoded, on average."""
+
+    mean_bytes: int
+
+    @property
+    def item_bytes(self) -> int:
+        return self.mean_bytes
+
+
 def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
     """The runs of all sources, one after the other; its columns say how values are stored."""
     plans = [source.plan for source in sources]
@@ -484,19 +526,44 @@ def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
         for name in ("live", "start", "stop", "run_bytes")
     }
     by_name = {column.name: column for column in plans[0].columns}
-    joined = replace(
-        plans[0],
-        columns=tuple(by_name[name] for name in sources[0].feed.columns),
-        window_bytes=sum(plan.window_bytes for plan in plans),
-        first_row=np.concatenate(first_row),
+    rows = [max(1, plan.rows) for plan in plans]
+    joined = _JoinedPlan(
+        tuple(by_name[name] for name in sources[0].feed.columns),
+        plans[0].arrangement,
+        sum(plan.window_bytes for plan in plans),
+        np.concatenate(first_row),
         **arrays,
-        selection=None,
+        packing=plans[0].packing,
+        mean_bytes=sum(map(mul, rows, (plan.item_bytes for plan in plans))) // sum(rows),
     )
     if joined.packing is None:
         return joined
     elements = np.concatenate([_elements(source) for source in sources])
     pages = replace(joined.columns[0], first_page=np.arange(len(elements)))
     return replace(joined, columns=(pages,), packing=Packing(joined.packing.size, None, elements))
+
+
+def _slots_shown(
+    joined: StreamPlan,
+    plans: Sequence[StreamPlan],
+    first_runs: Sequence[int],
+    first_rows: Sequence[int],
+) -> StreamPlan:
+    """The joined plan for one iteration, in which the runs of groups are known by slots.
+
+    Runs of `plans` are numbered from `first_runs` on, rows of their datasets from `first_rows` on.
+    """
+    first_row, live, run_bytes = (np.zeros(first_runs[-1], np.int64) for _ in range(3))
+    bounds = pairwise(first_runs)
+    for plan, (begin, end), rows_before in zip(plans, bounds, first_rows, strict=True):
+        some = slice(begin, end)
+        if isinstance(plan, GroupedPlan):
+            rooms = SlotRooms(live[some], first_row[some], run_bytes[some], rows_before)
+            plan.slots.show(rooms)
+        else:
+            live[some], run_bytes[some] = plan.live, plan.run_bytes
+            first_row[some] = plan.first_row + rows_before
+    return replace(joined, first_row=first_row, live=live, run_bytes=run_bytes)
 
 
 def _elements(source: MixedSource) -> Ints:

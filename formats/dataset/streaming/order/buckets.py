@@ -115,7 +115,8 @@ class Bucketed:
         key = epoch_key(seed, epoch, Purpose.ROWS)
         self._shuffled = run_rows(base, key, items.counts)
         self._kept_blocks = 1 + -(-2 * lanes // buckets.rows)
-        self._used = np.full(len(items.counts), -1, np.int64)  # the block that used a run last
+        self._used = np.zeros(len(items.counts), np.int64)  # 1 + the block that used a run last
+        self._runs_of: dict[int, Ints] = {}  # of blocks that are kept
         self._newest: tuple[int, Located] | None = None
 
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
@@ -155,9 +156,16 @@ class Bucketed:
         if shuffled is None:
             return located.place
         runs = np.unique(located.run)
-        shuffled.open(runs[self._used[runs] < 0])
-        self._used[runs] = block
-        old = (self._used >= 0) & (abs(self._used - block) >= self._kept_blocks)
-        shuffled.close(np.flatnonzero(old))
-        self._used[old] = -1
+        shuffled.open(runs[self._used[runs] == 0])
+        self._used[runs] = block + 1
+        self._runs_of[block] = runs
+        for gone in [each for each in self._runs_of if abs(each - block) >= self._kept_blocks]:
+            left = self._runs_of.pop(gone)
+            self._forget(left[self._used[left] == gone + 1])
         return shuffled.rows(located.run, located.place)
+
+    def _forget(self, runs: Ints) -> None:
+        """Close the permutations of runs, which are open."""
+        if self._shuffled is not None:
+            self._shuffled.close(runs)
+            self._used[runs] = 0

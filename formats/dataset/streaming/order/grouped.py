@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, Buckets
+from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, PairedLanes, lay_out
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
@@ -134,15 +136,13 @@ class GroupedLanes(PairedLanes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlottedLanes(GroupedLanes):
-    """Lanes over groups that are read when lanes come to them: runs have the numbers of slots."""
+    """Lanes over groups that are read when lanes come to them: runs have the numbers of slots.
+
+    Turns of the slots are begun by whoever locates rows.
+    """
 
     store: GroupStore
     slots: RunSlots
-
-    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
-        """The rows at these positions; what was located long ago is not valid any more."""
-        self.slots.begin()
-        return GroupedLanes.locate(self, start, stop, bands)
 
     def row_names(self, runs: Ints) -> NDArray[np.uint64]:
         return self.slots.names[runs]
@@ -154,9 +154,47 @@ class SlottedLanes(GroupedLanes):
         return self.slots.of(self.store.runs(group), places)
 
 
-def slotted(unread: GroupedLanes, store: GroupStore, slots: RunSlots) -> SlottedLanes:
+class TurningLanes(SlottedLanes):
+    """Slotted lanes that begin a turn each time."""
+
+    __slots__ = ()
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The rows at these positions; what was located long ago is not valid any more."""
+        self.slots.begin()
+        return SlottedLanes.locate(self, start, stop, bands)
+
+
+def slotted(unread: GroupedLanes, store: GroupStore, slots: RunSlots) -> TurningLanes:
     """The same epoch over groups that nobody has looked into."""
-    return SlottedLanes(**_fields(unread), store=store, slots=slots)
+    return TurningLanes(**_fields(unread), store=store, slots=slots)
+
+
+class SlottedBuckets(Bucketed):
+    """Buckets over groups that nobody has looked into."""
+
+    def __init__(
+        self, unread: GroupedLanes, store: GroupStore, slots: RunSlots, items: Items,
+        lengths: NDArray[np.uint32], buckets: Buckets,
+    ) -> None:  # fmt: skip
+        """Sort the items of `unread` as `Bucketed` does; arrays by run are by slot."""
+        base = SlottedLanes(**_fields(unread), store=store, slots=slots)
+        seed, epoch, lanes = base.seed, base.epoch, base.lanes
+        super().__init__(
+            base, items, lengths, slots.first_row, buckets, seed=seed, epoch=epoch, lanes=lanes
+        )
+        self._slots = slots
+        slots.freed = self._freed
+
+    def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
+        """The items at these positions; what was located long ago is not valid any more."""
+        self._slots.begin()
+        if self._newest is not None:  # there may be more of its items
+            self._slots.use(np.unique(self._newest[1].run))
+        return super().locate(start, stop, bands)
+
+    def _freed(self, slots: Ints) -> None:
+        self._forget(slots[self._used[slots] > 0])
 
 
 def grouped_lanes(
@@ -206,6 +244,19 @@ class GroupRuns:
         object.__setattr__(self, "slot", np.full(self.live.size, -1, np.int64))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotRooms:
+    """Arrays of several datasets of which some places are of the slots of one.
+
+    Fields are those of `RunSlots`; rows of this dataset count from `rows_before` on.
+    """
+
+    live: Ints
+    first_row: Ints
+    run_bytes: Ints
+    rows_before: int
+
+
 class RunSlots:
     """Slots, and what is known of the runs in them. One thread gives them, any thread looks.
 
@@ -229,6 +280,8 @@ class RunSlots:
         self.counts = np.zeros(capacity, np.int64)
         self.ahead = np.zeros(capacity, np.int64)
         self.names = np.zeros(capacity, np.uint64)
+        self.freed: Callable[[Ints], None] = lambda _slots: None  # called before others get them
+        self._shown: list[SlotRooms] = []
         self._known = known
         self._turn = 0
         self._used = np.zeros(capacity, np.int64)  # the last turn
@@ -256,10 +309,22 @@ class RunSlots:
             self.counts[fresh] = group.counts[new]
             self.ahead[fresh] = group.ahead[new]
             self.names[fresh] = (group.number << 32 | new).view(np.uint64)
+            for each in self._shown:
+                each.live[fresh] = group.live[new]
+                each.first_row[fresh] = group.first_row[new] + each.rows_before
+                each.run_bytes[fresh] = group.run_bytes[new]
             slot = group.slot[places]
+        self.use(slot)
+        return slot
+
+    def use(self, slot: Ints) -> None:
+        """These slots are used in this turn."""
         self._used[slot] = self._turn
         self._recent[-1].append(slot)
-        return slot
+
+    def show(self, rooms: SlotRooms) -> None:
+        """Tell there, too, what is known of the runs in slots from now on."""
+        self._shown.append(rooms)
 
     def where(self, slot: int) -> tuple[int, int]:
         """The group of the run in a slot, and its place there."""
@@ -276,6 +341,7 @@ class RunSlots:
         return np.concatenate((again, fresh))
 
     def _give_back(self, slots: Ints) -> None:
+        self.freed(slots)
         names = self.names[slots]
         numbers = (names >> np.uint64(32)).astype(np.int64)
         places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)

@@ -61,7 +61,11 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     balanced_weights,
     given_weights,
 )
-from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
+from tensorrepo.formats.dataset.streaming.plan.grouped import (
+    GroupTable,
+    group_parts,
+    plan_groups,
+)
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
@@ -91,6 +95,21 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
     read_bytes = _fill_numbers(reader, lengths) if is_number else _fill_lengths(reader, lengths)
     dead = live_rows(dataset).dead
     return RowLengths(name, np.delete(lengths, dead) if len(dead) else lengths, read_bytes)
+
+
+_PART_ROWS = 1 << 20
+
+
+def lengths_in_parts(dataset: StoredDataset, name: str) -> RowLengths:
+    """`row_lengths`, with the pages of some rows in view at a time."""
+    table = GroupTable(dataset, (name,), name, 0, _PART_ROWS, group_parts(dataset, _PART_ROWS))
+    lengths = np.empty(dataset.rows, np.uint32)
+    first = read_bytes = 0
+    for part in table.each():
+        some = row_lengths(part, name)
+        lengths[first : first + len(some.values)] = some.values
+        first, read_bytes = first + len(some.values), read_bytes + some.read_bytes
+    return RowLengths(name, lengths, read_bytes)
 
 
 def _holds_single(storage: Storage, kinds: str) -> bool:
@@ -222,8 +241,9 @@ def plan_stream(
     read = read or dataset
     chosen = cache(partial(choose, dataset, sampling))
     eager = partial(_plan_whole, dataset, by_schema, options, read, chosen)
-    of_rows = sampling.pack is None and sampling.bucket is None
-    if of_rows and (options.shuffle is True or options.shuffle == "pages"):
+    bucket = sampling.bucket
+    by_pages = options.shuffle is True or options.shuffle == "pages"
+    if by_pages and sampling.pack is None:
         grouped = plan_groups(
             read,
             by_schema,
@@ -231,6 +251,8 @@ def plan_stream(
             batch_size=batch_size,
             window_bytes=sampling.window_bytes,
             choose=chosen,
+            lengths=None if bucket is None else partial(lengths_in_parts, dataset, bucket),
+            bucket_steps=0 if bucket is None else sampling.bucket_steps,
             echo=sampling.echo,
         )
         if grouped is not None:

@@ -12,10 +12,11 @@ Source:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise, starmap
 from threading import Lock
 from typing import Any
 
@@ -33,12 +34,14 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
 from tensorrepo.formats.dataset.schema.schema import SMALL_IMAGE
+from tensorrepo.formats.dataset.streaming.order.buckets import buckets_of
 from tensorrepo.formats.dataset.streaming.order.grouped import (
     GROUP_RUNS,
     TURNS,
     Grouping,
     GroupRuns,
     RunSlots,
+    SlottedBuckets,
     grouped_lanes,
     slotted,
 )
@@ -47,6 +50,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Items,
     RowChoice,
     RowItems,
+    RowLengths,
     RowSelection,
     RowsWithin,
 )
@@ -124,7 +128,7 @@ class GroupTable:
         if not isinstance(choice, EveryRow):
             inside = RowsWithin(choice, first, self.rows.item(group))
             selection = RowSelection(inside, None, "")
-        part = open_part(self.dataset, [self._part(at) for at in range(low, high)])
+        part = self._opened(low, high)
         plan = make_plan(
             [(name, column_index(part, name)) for name in self.names],
             far=any(page_reader(part, name).is_far for name in self.names),
@@ -140,6 +144,13 @@ class GroupTable:
         counts = choice.before(first_row + plan.live) - ahead
         runs = GroupRuns(number, plan.live, first_row, plan.run_bytes, counts, ahead)
         return OpenGroup(runs, part, plan)
+
+    def each(self) -> Iterator[StoredDataset]:
+        """The rows of one group after the other, each as a dataset."""
+        return starmap(self._opened, pairwise(self._first_part.tolist()))
+
+    def _opened(self, low: int, high: int) -> StoredDataset:
+        return open_part(self.dataset, [self._part(at) for at in range(low, high)])
 
     def _part(self, at: int) -> tuple[Leaf, Links]:
         number = self.parts.leaf.item(at)
@@ -253,6 +264,7 @@ def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> 
 LEAST_BYTES = 16 << 30  # decoded, of the leading column: less is planned as a whole
 _LEAST_GROUP_RUNS = 128
 _OPEN_RUNS = 1 << 19  # about so many are known at once
+_MOST_BLOCK_ROWS = 1 << 20
 _LEAST_SHARE = 4  # of so many runs on average one has an item: less is planned as a whole
 
 
@@ -297,9 +309,10 @@ class GroupedPlan(StreamPlan):
         return self.eager()
 
     def opened(self, batch_size: int, ahead_bytes: int) -> GroupedPlan:
-        lanes = self.arrangement.lanes
+        lanes, block_rows = self.arrangement.lanes, self.arrangement.block_rows
         ahead_rows = min(2 * ahead_bytes // max(1, self.item_bytes), MOST_STRETCH_ROWS)
-        turn_rows = max(STRETCH_ROWS, 2 * lanes, ahead_rows) + batch_size
+        turn_rows = max(STRETCH_ROWS, 2 * (lanes + block_rows), ahead_rows) + batch_size
+        turn_rows += 2 * block_rows  # of which a turn has some rows alone
         store = OpenGroups(self.table, lanes, turn_rows)
         slots = RunSlots(TURNS * turn_rows, store.known)
         return replace(
@@ -311,8 +324,14 @@ class GroupedPlan(StreamPlan):
             run_bytes=slots.run_bytes,
         )
 
+    def arranged_for(self, batch_size: int, window_bytes: int) -> GroupedPlan:
+        lanes, bands = choose_lanes(window_bytes, self.mean_run_bytes, batch_size)
+        chosen = replace(self.arrangement, lanes=lanes, bands=bands)
+        return replace(self, arrangement=chosen, window_bytes=window_bytes)
+
     def arranged_as(self, arrangement: Arrangement) -> StreamPlan:
-        if arrangement.kind == "pages" and arrangement.group_rows == self.table.group_rows:
+        same_groups = arrangement.group_rows == self.table.group_rows
+        if arrangement.kind == "pages" and same_groups and _are_few(arrangement.block_rows):
             return replace(self, arrangement=arrangement)
         return replace(self.eager(), arrangement=arrangement)
 
@@ -331,10 +350,14 @@ class GroupedPlan(StreamPlan):
         )
         lanes, bands = chosen.lanes, chosen.bands
         laid = grouped_lanes(unread, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
-        return slotted(laid, store, self.slots)
+        if not chosen.bucket_steps:
+            return slotted(laid, store, self.slots)
+        assert self.lengths is not None, "buckets are made of lengths"
+        buckets = buckets_of(chosen.bucket_rows, chosen.bucket_steps, bands)
+        return SlottedBuckets(laid, store, self.slots, items, self.lengths.values, buckets)
 
 
-def plan_groups(
+def plan_groups(  # noqa: PLR0913  all that decides which groups there are
     dataset: StoredDataset,
     names: tuple[str, ...],
     eager: Callable[[], StreamPlan],
@@ -342,6 +365,8 @@ def plan_groups(
     batch_size: int,
     window_bytes: int,
     choose: Callable[[], RowSelection | None] = lambda: None,
+    lengths: Callable[[], RowLengths] | None = None,
+    bucket_steps: int = 0,
     echo: int = 1,
     most_runs: int = MOST_RUNS,
     least_bytes: int = LEAST_BYTES,
@@ -356,6 +381,8 @@ def plan_groups(
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
         choose: chooser of the rows that come, called where there are many runs.
+        lengths: reader of the lengths of all live rows, for buckets; called likewise.
+        bucket_steps: number of steps of a block of buckets; 0: no buckets.
         echo: how often each of them is given.
         most_runs: most runs that are planned one by one.
         least_bytes: decoded bytes of the leading column, of which less is planned run by run.
@@ -364,7 +391,7 @@ def plan_groups(
     Returns:
         The plan; None where the dataset has few runs, or few of them have rows that come.
     """
-    if dataset.root.rows <= most_runs:
+    if dataset.root.rows <= most_runs or not _are_few(batch_size * bucket_steps):
         return None
     raw_bytes = {each.id: each.raw_bytes for each in dataset.root.statistics}
     leading = max(names, key=lambda name: raw_bytes[dataset.schema.column(name).id])
@@ -391,6 +418,8 @@ def plan_groups(
     columns = tuple(
         replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )
+    if bucket_steps:
+        chosen = replace(chosen, bucket_rows=batch_size, bucket_steps=bucket_steps)
     none = np.zeros(0, np.int64)
     return GroupedPlan(
         columns,
@@ -402,6 +431,7 @@ def plan_groups(
         none,
         none,
         selection=selection,
+        lengths=lengths() if lengths is not None else None,
         echo=echo,
         table=table,
         sample=sample,
@@ -409,6 +439,11 @@ def plan_groups(
         store=store,
         eager=eager,
     )
+
+
+def _are_few(block_rows: int) -> bool:
+    """Whether there can be slots for the runs of some blocks of buckets."""
+    return block_rows <= _MOST_BLOCK_ROWS
 
 
 def _has_many(selection: RowSelection | None, runs: int, most_runs: int) -> bool:

@@ -224,6 +224,16 @@ class StreamPlan:
         """The plan with the order of a saved state."""
         return replace(self, arrangement=arrangement)
 
+    def arranged_for(self, batch_size: int, window_bytes: int) -> StreamPlan:
+        """The plan for another batch and window, with the same kind of order."""
+        shuffle: Shuffle = "pages"
+        if self.arrangement.kind in ("global", "buffer"):
+            shuffle = self.arrangement.kind
+        elif self.arrangement.kind == "storage":
+            shuffle = False
+        sized = replace(self, window_bytes=window_bytes)
+        return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
+
     @property
     def leading(self) -> ColumnPlan:
         return next(column for column in self.columns if column.reading == "leading")
@@ -368,17 +378,6 @@ def _runs(
     if kept.all():
         return bounds[:-1], bounds[1:], live_bounds[:-1], live
     return bounds[:-1][kept], bounds[1:][kept], live_bounds[:-1][kept], live[kept]
-
-
-def arranged(plan: StreamPlan, *, batch_size: int, window_bytes: int) -> StreamPlan:
-    """The plan for another batch and window, with the same kind of order."""
-    shuffle: Shuffle = "pages"
-    if plan.arrangement.kind in ("global", "buffer"):
-        shuffle = plan.arrangement.kind
-    elif plan.arrangement.kind == "storage":
-        shuffle = False
-    sized = replace(plan, window_bytes=window_bytes)
-    return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
 
 
 def _arrange(

@@ -108,6 +108,11 @@ def test_texts_that_are_too_long_are_left_out() -> None:
     assert condition_text(col("n").isin(range(10_000))) is None
 
 
+@pytest.mark.parametrize("name", ["n", "f", "name", "label"])
+def test_no_values_are_looked_up_in_any_column(rows: StoredDataset, name: str) -> None:
+    assert find_rows(rows, col(name).isin([])).tolist() == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import operator
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,18 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column, widen_column
 from tensorrepo.formats.dataset.pages.text_bounds import PREFIX_BYTES
-from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    column_index,
+    open_dataset,
+    read_rows,
+)
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Text, Timestamp
-from tensorrepo.formats.dataset.selecting.select_rows import find_rows, ranges_where
+from tensorrepo.formats.dataset.selecting.select_rows import comparable, find_rows, ranges_where
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tests.support.builders.datasets import stored
+from tests.support.builders.literals import LITERALS as ANY_LITERALS
+from tests.support.builders.literals import ORDERED_COLUMNS
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import examples
 
@@ -265,3 +273,47 @@ def test_no_row_is_lost(
     table = dataset.to_arrow()
     expected = table.append_column("#", pa.array(range(len(dataset)))).filter(where)["#"]
     assert find_rows(dataset, where).tolist() == expected.to_pylist()
+
+
+# ------------------------------------------------------------------------------ literals
+
+COMPARED = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+AMONG = [lambda field, value: field.isin(pa.array([value])),
+         lambda field, value: field.isin(pa.array([value, None], value.type))]  # fmt: skip
+MIRRORED = [lambda field, value: pc.scalar(value) < field]
+
+
+@cache
+def _one_row_a_page(name: str) -> tuple[StoredDataset, pa.Table]:
+    """A column of one type, and the same rows as Arrow has them."""
+    kind, values = ORDERED_COLUMNS[name]
+    column = Column("a", kind, nullable=True)
+    rows = [*values, None]
+    dataset = stored(MemoryObjects(), Schema((column,)), [{"a": rows}], page_bytes=1)
+    every = comparable(dataset.schema.column("a"), read_rows(dataset, "a", slice(None)))
+    return dataset, pa.table({"a": every, "#": range(len(rows))})
+
+
+def _check_literal(name: str, where: pc.Expression) -> None:
+    dataset, table = _one_row_a_page(name)
+    try:
+        expected = table.filter(where)["#"].to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return  # Arrow does not compare these
+    assert find_rows(dataset, where).tolist() == expected
+
+
+@settings(max_examples=examples(150))
+@given(st.sampled_from(sorted(ORDERED_COLUMNS)), st.sampled_from(ANY_LITERALS),
+       st.sampled_from(COMPARED + AMONG + MIRRORED), st.booleans())  # fmt: skip
+def test_any_literal_finds_what_arrow_finds_in_any_column(
+    name: str, literal: pa.Scalar, applied: Any, negated: bool
+) -> None:
+    where = applied(a, literal)
+    _check_literal(name, ~where if negated else where)
+
+
+def test_among_float32_a_literal_is_the_one_next_to_it() -> None:
+    dataset, _ = _one_row_a_page("float32")
+    assert find_rows(dataset, a.isin([0.1])).tolist() == [4]
+    assert find_rows(dataset, a == 0.1).tolist() == []

@@ -23,9 +23,15 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
+from tensorrepo.formats.dataset.streaming.mix import feed as mix_feed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Ranks, Sampling
-from tensorrepo.formats.dataset.streaming.plan.build import choose
+from tensorrepo.formats.dataset.streaming.plan import build
+from tensorrepo.formats.dataset.streaming.plan.build import (
+    choose,
+    lengths_in_parts,
+    row_lengths,
+)
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -66,6 +72,8 @@ def grouped(dataset: StoredDataset, **options: Any) -> BatchStream:
         batch_size=16,
         window_bytes=40_000,
         choose=partial(choose, dataset, sampling),
+        lengths=partial(lengths_in_parts, dataset, sampling.bucket) if sampling.bucket else None,
+        bucket_steps=sampling.bucket_steps if sampling.bucket else 0,
         echo=sampling.echo,
         most_runs=8,
         least_bytes=0,
@@ -190,6 +198,32 @@ def test_a_mix_of_a_stream_by_groups_has_all_of_its_rows() -> None:
     assert sorted(rows) == list(range(len(ROWS)))
 
 
+def test_a_mix_has_the_rows_of_groups_in_the_order_of_plans_of_all_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("STRETCH_ROWS", "FIRST_ROWS"):
+        monkeypatch.setattr(mix_feed, name, 32)  # so that an epoch has many stretches
+    dataset, wish = made(MappedObjects), {"repeat": [2.6, 0.8]}
+    options: list[dict[str, Any]] = [{}, {"rows": slice(0, 900)}]
+    found = mix([grouped(dataset, **each) for each in options], **wish)
+    assert isinstance(found.feed, mix_feed.MixFeed)
+    assert all(isinstance(source.plan, GroupedPlan) for source in found.feed.sources)
+    every = [stream(dataset, batch_size=16, window=40_000, seed=3, **each) for each in options]
+    whole_mix = mix(every, **wish)
+    whole_mix.load_state_dict(found.state_dict())
+    batches = iter(found)
+    head = [next(batches) for _ in range(100)]
+    state = found.state_dict()
+    expected = [(batch.source.tolist(), batch.rows.tolist()) for batch in whole_mix]
+    assert [(each.source.tolist(), each.rows.tolist()) for each in [*head, *batches]] == expected
+    assert all((batch["y"] == batch.rows).all() for batch in head)
+    again = mix([grouped(dataset, **each) for each in options], **wish)
+    again.load_state_dict(state)
+    assert [(each.source.tolist(), each.rows.tolist()) for each in again] == expected[100:]
+    halves = [[batch.rows.tolist() for batch in again.in_turn(at, 2)] for at in range(2)]
+    assert halves == [[rows for _, rows in expected[at::2]] for at in range(2)]
+
+
 def test_damaged_pages_are_left_out_where_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,6 +261,8 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "classes": {"balance": "n", "where": "n is not null"},
     "echo": {"echo": 3},
     "echo of some rows": {"echo": 2, "rows": slice(100, 900, 2)},
+    "buckets": {"bucket": "r", "bucket_steps": 3},
+    "large buckets of weights": {"bucket": "n", "where": "n is not null", "weights": ROW_WEIGHTS},
 }
 
 
@@ -251,6 +287,16 @@ def test_a_state_of_chosen_rows_is_gone_on_with_by_groups() -> None:
     again = grouped(dataset_of(found), **SAMPLINGS["weights"])
     again.load_state_dict(found.state_dict())
     assert [batch.rows.tolist() for batch in again] == [batch.rows.tolist() for batch in batches]
+
+
+def test_lengths_are_read_some_pages_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_PART_ROWS", 70)
+    dataset = made(MappedObjects)
+    link = delete_rows(dataset.objects, dataset, [0, 7, *range(60, 260)])
+    dataset = open_dataset(dataset.objects, link.digest)
+    found, expected = lengths_in_parts(dataset, "r"), row_lengths(dataset, "r")
+    assert found.values.tolist() == expected.values.tolist()
+    assert 0 < found.read_bytes < expected.read_bytes  # parts without a live row are left out
 
 
 def test_few_rows_of_many_runs_are_planned_run_by_run() -> None:
