@@ -10,6 +10,7 @@ from tensorrepo.api.pages import (
     datasets,
     files,
     home,
+    hub_links,
     lineage,
     merge_requests,
     models,
@@ -26,6 +27,7 @@ from tensorrepo.api.pages import (
 PAGES: Final = (
     static_files.router,
     home.router,
+    hub_links.router,
     settings.router,
     commits.router,
     compare.router,

@@ -163,14 +163,18 @@ def test_a_pull_request_is_a_merge_request(
         number = int(made.pr_num)
         api.upload_file(repo_id=name, repo_type=kind, path_or_fileobj=b"q", path_in_repo="q.txt",
                         revision=f"refs/pr/{number}")
-        return number
+        return number, made.commit_url, made.pr_url
     """
-    number = hub.run(code, name=fresh, kind=kind)
+    number, *links = hub.run(code, name=fresh, kind=kind)
     assert files(hub, fresh, kind, f"refs/pr/{number}") == {"one.txt", "p.txt", "q.txt"}
     assert files(hub, fresh, kind) == {"one.txt"}
     with served.client() as client:
         told = client.get(f"/api/v1/repositories/ns/-/requests/{number}").json()
+        pages = [client.get(link, follow_redirects=True) for link in links]
     assert (told["title"], told["state"]) == ("Propose p", "open")
+    assert [(page.status_code, "Propose p" in page.text) for page in pages] == 2 * [(200, True)]
+    found = [page.url.path for page in pages]
+    assert [path.rpartition("/")[0] for path in found] == ["/ns/-/commit", "/ns/-/requests"]
 
 
 def test_a_repository_gets_another_name_and_goes(hub: ClientProcess, fresh: str, kind: str) -> None:
