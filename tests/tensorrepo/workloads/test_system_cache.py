@@ -45,7 +45,12 @@ def test_what_was_read_is_held_and_what_was_dropped_is_not(folder: Path) -> None
         pytest.skip("the system does not tell what it holds")
     assert held_share(folder) == 1.0
     drop(folder)
-    assert held_share(folder) == (1.0 if is_memory(folder) else 0.0)
+    held = held_share(folder)
+    if is_memory(folder):
+        assert held == 1.0
+    else:  # a page that a processor has just at hand stays
+        assert held is not None
+        assert held < 0.01
 
 
 def test_of_small_files_nothing_is_told(tmp_path: Path) -> None:
