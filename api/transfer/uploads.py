@@ -46,7 +46,7 @@ from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.mapping import map_file
 from tensorrepo.repo.objects.writer import ObjectWriter
 
-_HASH_BYTES: Final = 16 << 20
+_HASH_BYTES: Final = 2 << 20  # in memory of each upload that is proved
 _WRITE_BYTES: Final = 1 << 20
 _PARSED_BYTES: Final = 64 << 20  # of an object with links, which is parsed whole
 
@@ -256,13 +256,19 @@ def _verified(descriptor: int, digest: Digest, total: int) -> ObjectLink | None:
         if total > _PARSED_BYTES:
             return _parsed(descriptor, digest, total, kind)
         return None
-    steps = range(0, total, _HASH_BYTES)
-    found = streamed_digest((os.pread(descriptor, _HASH_BYTES, at) for at in steps), parallel=True)
+    found = streamed_digest(_blocks(descriptor, total), parallel=True)
     if found != digest:
         raise CorruptError(f"its {total:,} bytes have digest {found:.12}")
     link = ObjectLink(digest, total, kind, leaf=True)
     refuse_kind(link)
     return link
+
+
+def _blocks(descriptor: int, total: int) -> Iterator[memoryview]:
+    """What a file holds, each block in the memory of the one before it."""
+    room = memoryview(bytearray(min(total, _HASH_BYTES)))
+    for at in range(0, total, _HASH_BYTES):
+        yield room[: os.preadv(descriptor, [room], at)]
 
 
 def _parsed(descriptor: int, digest: Digest, total: int, kind: Kind) -> ObjectLink:
