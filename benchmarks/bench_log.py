@@ -173,16 +173,21 @@ def _inserts(database: str, branch: str, writer: int = 0, *, make: bool = False)
     return insert
 
 
+def _make_log(connection: psycopg.Connection[Any]) -> None:
+    """The table of `sql_log`, with a first record."""
+    connection.execute(
+        'CREATE TABLE log (repository TEXT, key TEXT COLLATE "C", value BYTEA, '
+        "written DOUBLE PRECISION, PRIMARY KEY (repository, key))"
+    )
+    connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
+
+
 def _floor(database: str, folder: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
     """What a commit asks of server and disk: statements as of `sql_log`, files as of `local`."""
     files = _linked_files(folder, branch, writer)
     connection = psycopg.connect(database, autocommit=True)
     if make:
-        connection.execute(
-            'CREATE TABLE log (repository TEXT, key TEXT COLLATE "C", value BYTEA, '
-            "written DOUBLE PRECISION, PRIMARY KEY (repository, key))"
-        )
-        connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
+        _make_log(connection)
     newest = 0
 
     def refresh() -> None:
@@ -217,12 +222,8 @@ def _grouped(
     files = _linked_files(folder, branch, writer)
     connection = psycopg.connect(database, autocommit=True)
     if make:
-        connection.execute(
-            'CREATE TABLE log (repository TEXT, key TEXT COLLATE "C", value BYTEA, '
-            "written DOUBLE PRECISION, PRIMARY KEY (repository, key))"
-        )
+        _make_log(connection)
         connection.execute("CREATE UNLOGGED TABLE waiting (txn TEXT PRIMARY KEY, entry BYTEA)")
-        connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
     newest, mine = 0, b""
 
     def refresh() -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 from api_cases.bytes_moved import fetch, put
 from api_cases.nginx import nginx
-from api_cases.served import served
+from api_cases.served import Server, served
 from harness import MIB, Options, ratio, take_turns
 
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
@@ -66,13 +67,7 @@ def download(folder: Path, options: Options) -> dict[str, Any]:
 def upload(folder: Path, options: Options) -> dict[str, Any]:
     """Seconds to store an object that is durable then, against nginx, which syncs nothing."""
     size = int(OBJECT_BYTES * options.scale)
-    (folder / "root").mkdir()
-    with (
-        served(folder / "service") as server,
-        server.administrator() as client,
-        nginx(folder / "nginx", folder / "root") as port,
-    ):
-        client.post("/api/v1/repositories", json={"name": REPOSITORY}).raise_for_status()
+    with _taking(folder) as (server, client, port):
 
         def ours() -> float:
             encoded = large_object(size)
@@ -96,9 +91,9 @@ def upload(folder: Path, options: Options) -> dict[str, Any]:
     }
 
 
-def uploads(folder: Path, options: Options) -> dict[str, Any]:
-    """Seconds of so many objects at once, beside nginx; what came is deleted after each turn."""
-    size = int(OBJECT_BYTES * options.scale)
+@contextmanager
+def _taking(folder: Path) -> Iterator[tuple[Server, httpx.Client, int]]:
+    """A service with an empty repository, its client, and the port of an nginx beside it."""
     (folder / "root").mkdir()
     with (
         served(folder / "service") as server,
@@ -106,6 +101,13 @@ def uploads(folder: Path, options: Options) -> dict[str, Any]:
         nginx(folder / "nginx", folder / "root") as port,
     ):
         client.post("/api/v1/repositories", json={"name": REPOSITORY}).raise_for_status()
+        yield server, client, port
+
+
+def uploads(folder: Path, options: Options) -> dict[str, Any]:
+    """Seconds of so many objects at once, beside nginx; what came is deleted after each turn."""
+    size = int(OBJECT_BYTES * options.scale)
+    with _taking(folder) as (server, client, port):
 
         def ours(encoded: EncodedObject) -> None:
             send(client, encoded)

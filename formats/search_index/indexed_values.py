@@ -37,6 +37,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
 )
 from tensorrepo.formats.dataset.selecting.pruning import (
+    EXACT_FLOAT,
     MIRRORED,
     OF_PREFIXES,
     as_looked_up,
@@ -59,7 +60,6 @@ MOST_SHARE: Final = 0.1  # of the rows, that an index is asked for: beyond, a sc
 MOST_READ_SHARE: Final = 0.02  # likewise where pages are read of them
 MOST_VALUES: Final = 10_000  # of an `in`
 _MOST_PAIRS: Final = 1 << 16  # of intervals that are intersected
-_EXACT_FLOAT: Final = 1 << 53
 FindIndex: TypeAlias = Callable[[str], OpenedIndex | None]
 
 
@@ -449,7 +449,7 @@ def _number(column: Column, value: pa.Scalar) -> Any:
         return number
     if is_float(column.storage.element):
         is_whole = pa.types.is_integer(value.type)
-        return None if is_whole and abs(number) > _EXACT_FLOAT else number
+        return None if is_whole and abs(number) > EXACT_FLOAT else number
     return number if isinstance(number, int) else None
 
 

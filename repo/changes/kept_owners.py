@@ -33,6 +33,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 
 MOST_BITMAP_BYTES: Final = 64 << 20  # many owners that share much are counted anew each time
+MOST_LISTED: Final = 4 << 20  # objects of a store, 20 bytes each: what has more is, too
 _LEAST_LATE: Final = 4096  # objects that may come before the store is listed again
 _FRESH_SECONDS: Final = 3600.0  # what nobody leads to is seen by a listing alone
 
@@ -97,8 +98,9 @@ class KeptOwners:
                 return self._advance(repository, counted, state, decoded_bytes)
         if not self._is_too_large:
             fresh = _Counted(GrowingReach(repository.objects, state), self._timer())
-            with suppress(_CountAnewError):
-                return self._advance(repository, fresh, state, decoded_bytes)
+            if fresh.reach.listed <= MOST_LISTED:
+                with suppress(_CountAnewError):
+                    return self._advance(repository, fresh, state, decoded_bytes)
             self._is_too_large = True
         return measure_owners(repository, self._by, decoded_bytes)
 

@@ -51,7 +51,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 
 _SIGN = np.uint64(1 << 63)
-_EXACT_FLOAT = 1 << 53
+EXACT_FLOAT = 1 << 53  # whole numbers up to it are floats of 64 bits
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 MIRRORED = {
     "less": "greater", "less_equal": "greater_equal", "greater": "less",
@@ -424,7 +424,7 @@ def number_of_literal(column: Column, value: pa.Scalar) -> Any:
     if not isinstance(number, float) or number != number:  # noqa: PLR0124 - NaN alone differs
         return None
     # numpy rounds whole numbers to floats: beyond 2^53 others come to equal it.
-    return number if is_float(element) or abs(number) < _EXACT_FLOAT else None
+    return number if is_float(element) or abs(number) < EXACT_FLOAT else None
 
 
 def is_class_name(column: Column, value: pa.Scalar) -> bool:

@@ -88,10 +88,14 @@ def test_what_is_taken_away_is_counted_anew(by: Owners) -> None:
     assert after.total_bytes < dropped.total_bytes
 
 
-def test_owners_that_share_too_much_are_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_owners, "MOST_BITMAP_BYTES", 1)
-    repo = tr.init("memory://kept-owners-many", author="Ada <ada@example.org>")
+@pytest.mark.parametrize("limit", ["MOST_BITMAP_BYTES", "MOST_LISTED"])
+def test_what_would_take_much_memory_is_counted_anew(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_owners, limit, 1)
+    repo = tr.init(f"memory://kept-owners-{limit}", author="Ada <ada@example.org>")
     kept, chance = KeptOwners(Owners.REF), random.Random(9)
     for step in range(6):
         change_something(repo, chance, step)
         counted(kept, repo, Owners.REF)
+    assert kept._counted is None
