@@ -17,6 +17,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from errno import EROFS
@@ -672,6 +673,7 @@ REMOTE = "obstore"
 def main() -> None:
     """The entry point of the `tensorrepo` script."""
     gc.disable()  # until the command is loaded: modules stay, and looking at them takes its time
+    warnings.showwarning = output.show_warning
     try:
         app()
     except SystemExit as ending:

@@ -107,6 +107,11 @@ def warning(text: str) -> None:
     _aside("warning", text, f"warning: {text}")
 
 
+def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """A warning of Python's, in the place of `warnings.showwarning`: no file, no line of code."""
+    warning(str(message) if category is UserWarning else f"{category.__name__}: {message}")
+
+
 def _aside(key: str, told: Any, text: str) -> None:
     shown = json_text({key: told}) if _FOR_PROGRAMS.get() else _harmless(text)
     sys.stderr.write(shown + "\n")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.search_index.stored_index import open_index
+from tensorrepo.repo.objects.incarnations import object_key
 from tests.support.processes.shell import Shell
 
 VECTORS = np.array([[0, 0], [1, 0], [0, 3], [5, 5]], np.float32)
@@ -147,3 +149,28 @@ def test_an_index_that_cannot_be_made_says_why(
     photos: Shell, exit_code: int, words: tuple[str, ...], message: str
 ) -> None:
     assert message in " ".join(photos.fails(exit_code, "index", "create", *words).split())
+
+
+def test_a_damaged_index_is_passed_over_with_a_warning_and_made_again(shell: Shell) -> None:
+    years = np.arange(70_000) % 120
+    with shell.repository().transaction("main", message="years") as tx:
+        tx.create_dataset("photos", {"year": years})
+        tx.create_index("photos", "year")
+    query = ("sql", "select count(*) as n from photos where year = 5")
+    repo = shell.repository()
+    entry = repo.context.core.entry(repo.resolve("main").commit.tree, "indexes/photos/year.values")
+    assert entry is not None
+    (segment,) = open_index(repo.context.core.objects, entry.digest).segments
+    store = shell.folder / ".tensorrepo/store"
+    file = store / object_key(segment.files[0].parts[0])
+    file.chmod(0o600)
+    flipped = bytearray(file.read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    file.write_bytes(flipped)
+    code, found, errors = shell.finish(*query)
+    assert (code, found.split()) == (0, ["n", str((years == 5).sum())])
+    assert errors.startswith("warning: no index of datasets/photos was asked")
+    assert len(errors.splitlines()) == 1  # no line of code
+    shell("rm", "indexes/photos/year.values")
+    shell("index", "create", "photos", "year")
+    assert shell.finish(*query)[2] == ""
