@@ -107,7 +107,7 @@ def warning(text: str) -> None:
     _aside("warning", text, f"warning: {text}")
 
 
-def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """A warning of Python's, in the place of `warnings.showwarning`: no file, no line of code."""
     warning(str(message) if category is UserWarning else f"{category.__name__}: {message}")
 
