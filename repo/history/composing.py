@@ -141,8 +141,8 @@ def compose(
     _check_objects(objects, changes)
     generation = 0 if tip is None else read_commit(objects, tip).generation
     brought: tuple[Digest, ...] | None = None
-    if tip == wanted.base or all(lookup(objects, theirs, path) == before[path] for path in changes):
-        root = update(objects, theirs, changes)
+    root = _set_where_unchanged(objects, theirs, changes, before, alone=tip == wanted.base)
+    if root is not None:
         content = [path for path, new in changes.items() if not same_content(before[path], new)]
         changed: tuple[str, ...] | None = tuple(sorted(content, key=path_key))
         brought = tuple(digest for entry in changes.values() for digest in _named(entry))
@@ -164,6 +164,28 @@ def compose(
         changed=changed,
     )
     return Composed(write_commit(objects, commit).digest, (), brought)
+
+
+def _set_where_unchanged(
+    objects: ObjectSink,
+    theirs: bytes,
+    changes: Mapping[str, Entry | None],
+    before: Mapping[str, Entry | None],
+    *,
+    alone: bool,
+) -> bytes | None:
+    """Theirs with the changes made; None: a merge must say how, or why it cannot be.
+
+    Where it is `alone`, nobody else changed anything, and a clash is the fault of whoever wants it.
+    """
+    if not alone and any(lookup(objects, theirs, path) != before[path] for path in changes):
+        return None
+    try:
+        return update(objects, theirs, changes)
+    except InvalidInputError:  # two paths clash
+        if alone:
+            raise
+        return None
 
 
 def _tree_of(objects: ObjectSink, commit: Digest | None) -> bytes:

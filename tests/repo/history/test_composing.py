@@ -22,6 +22,7 @@ from tensorrepo.repo.history.composing import (
 from tensorrepo.repo.history.merge_trees import MergeContext, merge_trees
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, file_entry, iterate, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.names import path_key
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -90,9 +91,19 @@ def test_composed_is_what_a_merge_of_a_commit_gives(
         assert made.tree == merged.root
         assert (made.parents, made.generation) == ((tip,), 3)
         here, there = (dict(iterate(objects, tree)) for tree in (made.tree, trees[2]))
-        assert made.changed == tuple(
-            sorted(path for path in here.keys() | there.keys() if here.get(path) != there.get(path))
-        )
+        changed = (path for path in here.keys() | there.keys() if here.get(path) != there.get(path))
+        assert made.changed == tuple(sorted(changed, key=path_key))
+
+
+def test_a_path_that_clashes_with_one_of_theirs_is_a_conflict() -> None:
+    objects = writer()
+    base = commit(objects, None, {"a": b"1"})
+    tip = commit(objects, base, {"b/c": b"1"})
+    found = compose(objects, wanted(objects, base, {"B/e": b"1"}), tip, drivers={})
+    assert (found.commit, len(found.conflicts)) == (None, 1)
+    assert "differ only in case" in found.conflicts[0].reason
+    with pytest.raises(InvalidInputError, match="differ only in case"):
+        compose(objects, wanted(objects, base, {"A": b"1"}), base, drivers={})
 
 
 def test_the_first_commit_of_a_branch_has_no_parent() -> None:
