@@ -408,8 +408,8 @@ def _lock(
     """
     import psycopg
 
-    text = f"BEGIN; SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; "
-    text += f"SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})"
+    limit = f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; " if wait_seconds else ""
+    text = f"BEGIN; {limit}SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})"
     values: tuple[object, ...] = ()
     if question is not None:
         text, values = f"{text}; {question[0]}", question[1]
@@ -419,8 +419,9 @@ def _lock(
     except psycopg.errors.LockNotAvailable:
         return False, []
     cursor.nextset()
-    cursor.nextset()
-    if not wait_seconds and not cursor.fetchone()[0]:
+    if limit:
+        cursor.nextset()
+    elif not cursor.fetchone()[0]:
         return False, []
     if question is None:
         return True, []
