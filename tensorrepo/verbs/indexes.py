@@ -201,8 +201,8 @@ def unless_damaged(path: str, ask: Callable[[], Ints | None]) -> Ints | None:
         return ask()
     except (CorruptError, NotFoundError) as error:
         warnings.warn(
-            f"no index of {path} was asked, all rows are scanned: {error} Or remove the index, and "
-            "make it again by `tensorrepo index create`.",
+            f"no index of {path} was asked, all rows are scanned: {error} Or make it anew by "
+            "`tensorrepo index create`.",
             stacklevel=3,
         )
         return None
