@@ -22,10 +22,10 @@ made = []
 create = ssl.create_default_context
 ssl.create_default_context = lambda *args, **more: made.append(more) or create(*args, **more)
 os.environ.pop("SSL_CERT_FILE", None)
-first, second = verification("https://a.example"), verification("https://b.example/c")
+first, second = verification("https://example.org"), verification("https://example.com/c")
 plain = verification("http://127.0.0.1:8000")
 os.environ["SSL_CERT_FILE"] = certifi.where()
-other = verification("https://a.example")
+other = verification("https://example.org")
 print(json.dumps([first is second, other is first, plain, len(made)]))
 """
 

@@ -97,8 +97,8 @@ def server(settings: Mapping[str, str] = MappingProxyType(QUICK)) -> Iterator[Se
         # A forked child that ends comes by here, too: by its exit handlers, and by this generator.
         if os.getpid() == process:
             started.stop()
-            watcher.kill()
-            watcher.wait()
+            with watcher:
+                watcher.kill()
             shutil.rmtree(folder)
 
 
