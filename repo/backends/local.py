@@ -439,7 +439,10 @@ LARGE_BYTES = 1 << 20
 _BATCH_FILES = 64
 _BATCH_BYTES = 1 << 20  # a transfer that is killed fetches what had not landed once more
 _SYNC_THREADS = 2
-_SYNCS_AT_ONCE = 8  # each waits for the drive to write out its cache; those at once share that
+# Each sync waits until the drive wrote out its cache: those that wait at once share that. A thread
+# for each of a few costs more, where the processor is busy.
+_SYNCS_AT_ONCE = 8
+_SYNCS_EACH = 4
 _UNSYNCED_BYTES = 256 << 20
 
 
@@ -711,16 +714,17 @@ class LocalUploads(Uploads):
 
 def _side_by_side(sync: Callable[[T], None], items: Sequence[T]) -> None:
     """Sync all of them; raises what the first that failed did, when none is under way."""
+    threads = min(len(items) // _SYNCS_EACH, _SYNCS_AT_ONCE)
+    if threads < 2:
+        for item in items:
+            sync(item)
+        return
 
     def sync_some(first: int) -> None:
-        for item in items[first::_SYNCS_AT_ONCE]:
+        for item in items[first::threads]:
             sync(item)
 
-    threads = min(len(items), _SYNCS_AT_ONCE)
-    deque(
-        ordered_map(range(threads), sync_some, threads=threads * (threads > 1), name="sync"),
-        maxlen=0,
-    )
+    deque(ordered_map(range(threads), sync_some, threads=threads, name="sync"), maxlen=0)
 
 
 def _cut_short(key: str) -> bytes:
