@@ -322,7 +322,7 @@ class Items(Protocol):
 
 def items_total(items: Items) -> int:
     """The length of the epoch."""
-    return items.choice.total if isinstance(items, RowItems) else int(items.counts.sum())
+    return items.choice.total if isinstance(items, RowItems) else items.total
 
 
 def placed(stretch: StepStretch, items: Items) -> StepStretch:
@@ -483,7 +483,8 @@ class Packing:
 class PackedItems:
     """Items that are elements ``[item * size, (item + 1) * size)`` of a run's line of elements.
 
-    `elements` are those of each run, `choice` says how often each row stands in its line.
+    `elements` are those of each run of the plan, `choice` says how often each row stands in its
+    line. An epoch has `total` items, and in them `filled` elements that are no padding.
     """
 
     runs: Ints
@@ -491,6 +492,8 @@ class PackedItems:
     size: int
     elements: Ints
     choice: RowChoice | None
+    total: int
+    filled: int
 
     def rows(self, run: Ints, item: Ints) -> Ints:  # noqa: ARG002 items count within their run already
         return item
@@ -503,4 +506,5 @@ def packed_items(
     elements = packing.elements(pages, first_row, live, choice)
     runs = np.flatnonzero(elements)
     counts = -(-elements[runs] // packing.size)
-    return PackedItems(runs, counts, packing.size, elements[runs], choice)
+    total, filled = int(counts.sum()), int(elements.sum())
+    return PackedItems(runs, counts, packing.size, elements, choice, total, filled)
