@@ -12,7 +12,9 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.page import PAGE_PLAIN
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, live_rows, page_reader
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
 from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.items import (
     EveryRow,
@@ -28,6 +31,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Packing,
     RowChoice,
 )
+from tensorrepo.repo.threads import ordered_map
 
 
 def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
@@ -114,12 +118,14 @@ class GroupPacking:
 def told_by_pages(size: int, parts: Iterable[StoredDataset], name: str) -> GroupPacking | None:
     """The packing of every row once, of groups one after the other, if all pages tell elements."""
     items, filled = [], 0
-    for part in parts:
-        elements = page_elements(part, name)
-        if elements is None:
-            return None
-        items.append(int((-(-elements // size)).sum()))
-        filled += int(elements.sum())
+    work = partial(page_elements, name=name)
+    # Side by side, so that a store answers several groups at once.
+    with closing(ordered_map(parts, work, threads=READ_THREADS, name="groups")) as told:
+        for elements in told:
+            if elements is None:
+                return None
+            items.append(int((-(-elements // size)).sum()))
+            filled += int(elements.sum())
     counts = PackedCounts(np.array(items, np.int64), filled)
     packing = Packing(size, None, np.zeros(0, np.int64))
     return GroupPacking(packing, counts, np.zeros(0, np.uint32), np.zeros(1, np.int64))
@@ -129,7 +135,8 @@ def by_lengths(
     size: int, lengths: NDArray[np.uint32], parts: Iterable[StoredDataset], name: str
 ) -> GroupPacking:
     """The packing of rows of these lengths, of groups one after the other."""
-    live = [_live(part, name) for part in parts]
+    work = partial(_live, name=name)
+    live = list(ordered_map(parts, work, threads=READ_THREADS, name="groups"))
     packing = Packing(size, lengths, np.zeros(0, np.int64))
     first_run = offsets_of(np.array([len(each) for each in live], np.int64))
     return GroupPacking(packing, None, np.concatenate(live), first_run)
