@@ -316,13 +316,12 @@ class Items(Protocol):
     @property
     def counts(self) -> Ints: ...
 
+    @property
+    def total(self) -> int:
+        """The length of the epoch."""
+
     def rows(self, run: Ints, item: Ints) -> Ints:
         """What each item of each run, as the order numbers it, is: a live row inside the run."""
-
-
-def items_total(items: Items) -> int:
-    """The length of the epoch."""
-    return items.choice.total if isinstance(items, RowItems) else items.total
 
 
 def placed(stretch: StepStretch, items: Items) -> StepStretch:
@@ -354,6 +353,10 @@ class RowItems:
     choice: RowChoice
     first_row: Ints
     ahead: Ints
+
+    @property
+    def total(self) -> int:
+        return self.choice.total
 
     def rows(self, run: Ints, item: Ints) -> Ints:
         if isinstance(self.choice, EveryRow):

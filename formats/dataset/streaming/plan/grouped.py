@@ -48,6 +48,7 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
 from tensorrepo.formats.dataset.streaming.order.items import (
     EveryRow,
     Items,
+    PackedItems,
     RowChoice,
     RowItems,
     RowLengths,
@@ -382,6 +383,7 @@ class GroupedPlan(StreamPlan):
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
         chosen, store = self.arrangement, self.store
         items = items or self.items(seed, epoch)
+        assert isinstance(items, RowItems | PackedItems), "no other items are of groups"
         store.choose(items.choice or EveryRow(self.rows))
         unread = Grouping(
             store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).counts, chosen.run_rows

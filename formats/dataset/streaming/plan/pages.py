@@ -34,7 +34,6 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     RowChoice,
     RowLengths,
     RowSelection,
-    items_total,
     packed_items,
     row_items,
 )
@@ -196,7 +195,7 @@ class StreamPlan:
     def expected_items(self) -> int:
         """About how long an epoch is; exactly, unless rows have weights."""
         if self.packing is not None:
-            return items_total(self.items(0, 0))
+            return self.items(0, 0).total
         rows = self.rows if self.selection is None else self.selection.expected_rows
         return rows * self.echo
 
@@ -589,7 +588,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
     open_runs = plan.arrangement.lanes or plan.runs
     return Explanation(
         order=plan.arrangement.kind,
-        rows=items_total(items),
+        rows=items.total,
         steps=steps,
         runs=plan.runs,
         lanes=plan.arrangement.lanes,

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.streaming.order.items import (
     Packing,
     counts_of,
-    items_total,
     packed_items,
 )
 from tests.support.second_readers.items import line_of, packed
@@ -41,7 +40,7 @@ def test_rows_tell_it_where_they_were_chosen(
     choice = counts_of(rows, 3, [np.array(counts, np.uint64)])
     items = packed_items(packing, np.arange(len(live)), firsts(live), np.array(live), choice)
     lines = line_of(live, counts)
-    assert items_total(items) == len(packed(lines, lengths, size))
+    assert items.total == len(packed(lines, lengths, size))
     elements = [sum(lengths[row] for row in line) for line in lines]
     assert items.runs.tolist() == [run for run, count in enumerate(elements) if count]
     assert items.elements.tolist() == elements
