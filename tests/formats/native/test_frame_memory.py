@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.formats.native.frame_memory import LEAST_KEPT_BYTES, FrameMemory
 
 SIZE = 2 * LEAST_KEPT_BYTES
 
