@@ -241,7 +241,10 @@ class NativeDistances(Distances):
     def decode_rows(
         self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any], rows: ChosenRows
     ) -> bool:
-        return codecs.decode_rows(plane, base, *of, out, *rows)
+        which, marked, columns, skipped, below, table = rows
+        return codecs.decode_rows(
+            plane, base, *of, out, which, marked, columns, skipped, below, table
+        )
 
 
 def bits_of(tokens: Bytes) -> Bytes:
