@@ -65,7 +65,7 @@ class ChosenRows(NamedTuple):
     """Rows of a frame whose numbers follow each other in a plane.
 
     Attributes:
-        which: of each row that lies in the frame, whether it is marked.
+        which: marks, one for each row that lies in the frame.
         marked: whether those that are marked are chosen, or all others.
         columns: numbers in a row.
         skipped: numbers of the first row that lie before the frame.
