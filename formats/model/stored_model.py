@@ -6,6 +6,7 @@ as they are asked for, in parallel, and every byte is verified before it is retu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -233,7 +234,8 @@ class StoredModel:
 
         Args:
             names: names of the wanted tensors; None means all.
-            threads: number of runs of frames that are read at a time.
+            threads: number of runs of frames that are read at a time; of a model on a local disk
+                of which most is encoded no more than there are cores.
             options: attributes of `LoadOptions`.
 
         Returns:
@@ -259,7 +261,7 @@ class StoredModel:
         names_of: dict[str, list[str]] = {}
         for name in names:
             names_of.setdefault(self._target(name), []).append(name)
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(self._threads(threads)) as pool:
             batch_bytes = min(REMOTE_BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
             reads = (
                 TensorRead(batch, options, pool)
@@ -273,6 +275,10 @@ class StoredModel:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
                 self.packs.members.forget()
+
+    def _threads(self, most: int) -> int:
+        """How many threads read: no more than there are cores where all is decoded here."""
+        return min(most, os.cpu_count() or 1) if self.packs.is_decoded_here else most
 
     def _batches(
         self, names: Iterable[str], options: LoadOptions, pool: Executor, batch_bytes: int
@@ -304,7 +310,7 @@ class StoredModel:
             if (memory := memory_of(into, self.spec(name).type)) is not None
         }
         options = LoadOptions(output="torch")
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(self._threads(threads)) as pool:
             reads = (
                 TensorRead(batch, options, pool, rooms=rooms)
                 for batch in self._batches(targets, options, pool, REMOTE_BATCH_BYTES)

@@ -43,6 +43,21 @@ def pack_bits(
 def decode(
     plane: Bytes, base: Numbers, size: int, magnitude: bool, exponent: int, out: Numbers, /
 ) -> bool: ...
+def decode_rows(
+    plane: Bytes,
+    base: Numbers,
+    size: int,
+    magnitude: bool,
+    exponent: int,
+    out: Numbers,
+    which: NDArray[np.bool_],
+    marked: bool,
+    columns: int,
+    skipped: int,
+    below: int,
+    table: NDArray[np.uint16],
+    /,
+) -> bool: ...
 def alike(
     frame: Numbers, base: Numbers, size: int, columns: int, skipped: int, rows: Counts, /
 ) -> None: ...

@@ -141,6 +141,7 @@ static void choose(void)
     best_differ = differ_wide;
     best_restore = restore_wide;
     best_contexts = contexts_wide;
+    best_step = step_wide;
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
@@ -158,9 +159,13 @@ enum {
     RUNS = 4,
 };
 
-/* All zero between two frames: a small one clears little. */
-static _Thread_local uint32_t counts_of_thread[AT_ONCE * CELLS];
 static _Thread_local made_tables tables_of_thread;
+
+/* AT_ONCE tables. */
+static uint32_t *token_counts(void)
+{
+    return zeros(TOKEN_COUNTS, AT_ONCE * CELLS * sizeof(uint32_t));
+}
 
 /* The counts of a context in the first of the tables, and zeros in the others. */
 static void add_up(uint32_t *counts, size_t context)
@@ -222,7 +227,9 @@ static void mark_used(encoding *it, seen seen, uint8_t *used)
 static bool plan(encoding *it)
 {
     uint8_t used[CONTEXTS] = {0};
-    uint32_t *counts = counts_of_thread;
+    uint32_t *counts = token_counts();
+    if (!counts)
+        return false;
     seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts);
     mark_used(it, seen, used);
     for (size_t context = seen.lowest; context <= seen.highest; context++)
@@ -312,8 +319,10 @@ static size_t write_plane(encoding *it)
     store32(tables, (uint32_t)(end - begin));
     it->out = begin - head;
     memcpy(it->out, tables, head);
-    Py_ssize_t bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind, end,
-                                     it->bits_room);
+    Py_ssize_t bits = 0;
+    if (it->bits)
+        bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind, end,
+                              it->bits_room);
     return (size_t)(end - it->out) + (size_t)bits;
 }
 
@@ -339,12 +348,14 @@ static PyObject *scanned(Py_buffer *at, kind kind)
         return NULL;
     if ((uintptr_t)at[3].buf % 4)
         return PyErr_Format(PyExc_ValueError, "counts are not aligned");
-    uint32_t *counts = at[3].buf;
+    uint32_t *counts = at[3].buf, *own = token_counts();
+    if (!own)
+        return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, counts_of_thread);
+    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, own);
     for (size_t context = seen.lowest; context <= seen.highest; context++) {
-        uint32_t *found = counts_of_thread + context * SYMBOLS;
-        add_up(counts_of_thread, context);
+        uint32_t *found = own + context * SYMBOLS;
+        add_up(own, context);
         for (size_t i = 0; i < SYMBOLS; i++)
             counts[context * SYMBOLS + i] += found[i];
         memset(found, 0, SYMBOLS * sizeof *found);
@@ -426,12 +437,71 @@ static PyObject *decode(PyObject *Py_UNUSED(module), PyObject *arguments)
         is_size("base", at[1].len, at[2].len)) {
         frame it;
         it.base = at[1].buf, it.out = at[2].buf, it.count = (size_t)count, it.kind = kind;
+        it.rows = NULL;
         Py_BEGIN_ALLOW_THREADS
         fine = decode_plane(&it, at[0].buf, (size_t)at[0].len);
         Py_END_ALLOW_THREADS
         found = PyBool_FromLong(fine);
     }
     release(at, 3);
+    return found;
+}
+
+/* Whether rows are as many as `which` says, and a table is one of classes. */
+static bool known_rows(const Py_buffer *which, const Py_buffer *table, int below, kind kind,
+                       row_walk *rows)
+{
+    if (!rows->columns || rows->skipped >= rows->columns) {
+        PyErr_Format(PyExc_ValueError, "no rows of %zu numbers, %zu of them skipped", rows->columns,
+                     rows->skipped);
+        return false;
+    }
+    size_t count = (rows->skipped + rows->count + rows->columns - 1) / rows->columns;
+    if (!is_size("rows", which->len, (Py_ssize_t)count))
+        return false;
+    rows->which = which->buf;
+    if (below < 0)
+        return true;
+    rows->table = table->buf;
+    rows->step = (classing){kind.size, below};
+    if ((kind.size != 4 && kind.size != 8) || below > 8 * kind.size - 8) {
+        PyErr_Format(PyExc_ValueError, "no classes of %d bits of numbers of %d bytes", below,
+                     kind.size);
+        return false;
+    }
+    return is_size("table", table->len, CLASSES * 2) && items(table, 2, "table") >= 0;
+}
+
+/* decode_rows(plane, base, size, magnitude, exponent, out, which, wanted, columns, skipped, below,
+ * table): as decode, of the rows whose byte in `which` is `wanted`. Below 0 there is no table. */
+static PyObject *decode_some(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[5] = {{0}};
+    int size, magnitude, exponent, below;
+    kind kind;
+    Py_ssize_t count, columns, skipped;
+    bool fine;
+    row_walk rows = {0};
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*y*bnniy*", &at[0], &at[1], &size, &magnitude,
+                          &exponent, &at[2], &at[3], &rows.wanted, &columns, &skipped, &below,
+                          &at[4]))
+        return NULL;
+    if (known_kind(size, magnitude, exponent, &kind) && (count = numbers(&at[2], size)) >= 0 &&
+        is_size("base", at[1].len, at[2].len)) {
+        rows.columns = columns < 0 ? 0 : (size_t)columns, rows.skipped = (size_t)skipped;
+        rows.count = (size_t)count;
+        if (known_rows(&at[3], &at[4], below, kind, &rows)) {
+            frame it;
+            it.base = at[1].buf, it.out = at[2].buf, it.kind = kind, it.rows = &rows;
+            Py_BEGIN_ALLOW_THREADS
+            it.count = wanted_numbers(rows);
+            fine = it.count && decode_plane(&it, at[0].buf, (size_t)at[0].len);
+            Py_END_ALLOW_THREADS
+            found = PyBool_FromLong(fine);
+        }
+    }
+    release(at, 5);
     return found;
 }
 
@@ -525,6 +595,7 @@ static PyMethodDef METHODS[] = {
     {"contexts", contexts, METH_VARARGS, NULL},
     {"pack_bits", pack_bits, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
+    {"decode_rows", decode_some, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -10,8 +10,10 @@
 #ifndef TENSORREPO_DELTA_TOKENS_H
 #define TENSORREPO_DELTA_TOKENS_H
 
+#include "encoding.h"
 #include "numbers.h"
 #include "rans.h"
+#include "row_steps.h"
 
 /* ------------------------------------------------------------------ contexts */
 
@@ -364,6 +366,56 @@ static bool apply_portable(const uint8_t *tokens, bit_reading *from, const uint8
 
 static applier *best_apply = apply_portable;
 
+/* ------------------------------------------------------------------ rows */
+
+/* Rows of a frame of which some are decoded: of the first one `skipped` numbers lie before the frame,
+ * and the last may be cut. `row` and `at` say which number of the frame comes next. */
+typedef struct {
+    const uint8_t *which; /* a byte for each row */
+    uint8_t wanted;       /* the rows that have this byte */
+    size_t columns, skipped, count;
+    size_t row, at;
+    classing step; /* before they are compared, numbers of the base move as `table` says; or NULL */
+    const uint16_t *table;
+} row_walk;
+
+INLINE size_t row_end(const row_walk *rows)
+{
+    size_t end = (rows->row + 1) * rows->columns - rows->skipped;
+    return end < rows->count ? end : rows->count;
+}
+
+/* The numbers of all wanted rows. */
+static size_t wanted_numbers(row_walk rows)
+{
+    size_t found = 0;
+    for (; rows.at < rows.count; rows.row++) {
+        size_t end = row_end(&rows);
+        if (rows.which[rows.row] == rows.wanted)
+            found += end - rows.at;
+        rows.at = end;
+    }
+    return found;
+}
+
+/* The next `count` numbers of wanted rows come from their places in a frame, or go there: for either
+ * `from` or `to` it is the frame, for the other a block of memory. */
+INLINE void walk_rows(row_walk *rows, size_t size, size_t count, const uint8_t *from, uint8_t *to,
+                      bool is_put)
+{
+    for (size_t done = 0; done < count;) {
+        size_t end = row_end(rows), part = end - rows->at;
+        if (rows->which[rows->row] == rows->wanted) {
+            part = count - done < part ? count - done : part;
+            size_t place = rows->at * size, block = done * size;
+            memcpy(to + (is_put ? place : block), from + (is_put ? block : place), part * size);
+            done += part;
+        }
+        rows->at += part;
+        rows->row += rows->at == end;
+    }
+}
+
 /* ------------------------------------------------------------------ frames */
 
 typedef struct {
@@ -371,6 +423,7 @@ typedef struct {
     uint8_t *out;
     size_t count;
     kind kind;
+    row_walk *rows; /* NULL: all numbers of the frame; else `count` are in them */
     grouping groups;
     bool certain;                /* there are no coded tokens: each group has one only */
     uint8_t only[MOST_GROUPS];
@@ -394,29 +447,65 @@ static bool tokens_of_block(frame *it, const uint8_t *contexts, size_t count, ui
     return true;
 }
 
-static bool possible(const uint8_t *tokens, size_t count, kind kind)
+static unsigned highest_of(const uint8_t *tokens, size_t count)
 {
     uint8_t highest = 0;
     for (size_t i = 0; i < count; i++)
         highest = tokens[i] > highest ? tokens[i] : highest;
-    return highest <= last_token(kind.size);
+    return highest;
 }
 
-static bool decode_blocks(frame *it)
+static bool decode_block(frame *it, const uint8_t *base, size_t count, uint8_t *out)
 {
     uint8_t contexts[BLOCK], tokens[BLOCK];
+    best_contexts(base, count, it->kind, &it->groups, contexts);
+    if (!tokens_of_block(it, contexts, count, tokens))
+        return false;
+    unsigned highest = highest_of(tokens, count);
+    if (!highest) { /* all numbers are the base's, as most blocks are of rows that were foretold */
+        memcpy(out, base, count * (size_t)it->kind.size);
+        return true;
+    }
+    return highest <= last_token(it->kind.size) &&
+           best_apply(tokens, &it->bits, base, count, it->kind, out);
+}
+
+/* Numbers of a block come together in the first cache, and go from there where they belong. */
+static bool decode_rows(frame *it)
+{
+    _Alignas(64) uint8_t base[8 * BLOCK], under[8 * BLOCK], out[8 * BLOCK];
+    row_walk to = *it->rows, *from = it->rows;
+    size_t size = (size_t)it->kind.size;
+    for (size_t at = 0; at < it->count; at += BLOCK) {
+        size_t part = it->count - at < BLOCK ? it->count - at : BLOCK;
+        walk_rows(from, size, part, it->base, base, false);
+        if (from->table)
+            best_step(base, part, from->step, from->table, under);
+        if (!decode_block(it, from->table ? under : base, part, out))
+            return false;
+        walk_rows(&to, size, part, out, it->out, true);
+    }
+    return true;
+}
+
+static bool decode_all(frame *it)
+{
     size_t at = 0;
     if (best_pass && !it->certain && it->tokens.lanes == LANES && !best_pass(it, &at))
         return false;
     for (; at < it->count; at += BLOCK) {
         size_t part = it->count - at < BLOCK ? it->count - at : BLOCK;
         size_t start = at * (size_t)it->kind.size;
-        best_contexts(it->base + start, part, it->kind, &it->groups, contexts);
-        if (!tokens_of_block(it, contexts, part, tokens) || !possible(tokens, part, it->kind) ||
-            !best_apply(tokens, &it->bits, it->base + start, part, it->kind, it->out + start))
+        if (!decode_block(it, it->base + start, part, it->out + start))
             return false;
     }
-    return (it->certain || symbols_ended(&it->tokens)) && bits_ended(&it->bits);
+    return true;
+}
+
+static bool decode_blocks(frame *it)
+{
+    return (it->rows ? decode_rows(it) : decode_all(it)) &&
+           (it->certain || symbols_ended(&it->tokens)) && bits_ended(&it->bits);
 }
 
 /* Tables of one symbol each; which one. */
@@ -434,9 +523,6 @@ static bool are_certain(const uint16_t *frequencies, size_t rows, uint8_t *only)
     return true;
 }
 
-/* Kept from frame to frame: memory of that size, got anew, would be cleared each time. */
-static _Thread_local uint32_t slots_of_thread[MOST_GROUPS * TABLE + SLOT_SLACK];
-
 /* bytes of the coded tokens | tables | coded tokens | bits */
 static bool decode_plane(frame *it, const uint8_t *plane, size_t size)
 {
@@ -453,9 +539,12 @@ static bool decode_plane(frame *it, const uint8_t *plane, size_t size)
     it->certain = !coded && are_certain(frequencies, rows, it->only);
     it->bits = (bit_reading){plane + begin + coded, 0, left - coded, left - coded, it->tail};
     if (!it->certain) {
+        uint32_t *slots = zeros(SLOTS, (MOST_GROUPS * TABLE + SLOT_SLACK) * sizeof *slots);
+        if (!slots)
+            return false;
         for (size_t row = 0; row < rows; row++)
-            best_fill(frequencies + row * SYMBOLS, slots_of_thread + row * TABLE);
-        if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots_of_thread,
+            best_fill(frequencies + row * SYMBOLS, slots + row * TABLE);
+        if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots,
                            it->count >= MANY ? LANES : FEW))
             return false;
     }

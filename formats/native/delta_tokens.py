@@ -61,6 +61,26 @@ class EncodeWay(IntEnum):
     ALWAYS = 2
 
 
+class ChosenRows(NamedTuple):
+    """Rows of a frame whose numbers follow each other in a plane.
+
+    Attributes:
+        which: marks, one for each row that lies in the frame.
+        marked: whether those that are marked are chosen, or all others.
+        columns: numbers in a row.
+        skipped: numbers of the first row that lie before the frame.
+        below: bits below a class, where the base's numbers move by `table` first; -1: they do not.
+        table: how far numbers of each class move, see `row_moves`.
+    """
+
+    which: NDArray[np.bool_]
+    marked: bool
+    columns: int
+    skipped: int
+    below: int = -1
+    table: NDArray[np.uint16] = np.zeros(0, np.uint16)
+
+
 class Distances:
     """Distances of frames from their bases, in numpy, all numbers at once.
 
@@ -158,6 +178,21 @@ class Distances:
         """
         return False
 
+    def decode_rows(
+        self,
+        plane: Bytes,  # noqa: ARG002  only C does it in one go
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+        out: NDArray[Any],  # noqa: ARG002
+        rows: ChosenRows,  # noqa: ARG002
+    ) -> bool:
+        """As `decode`, of the numbers of some rows alone; `base` and `out` are those of all.
+
+        Returns:
+            False where that cannot be; then those of `out` mean nothing.
+        """
+        return False
+
 
 class NativeDistances(Distances):
     """In C, without the interpreter lock."""
@@ -202,6 +237,14 @@ class NativeDistances(Distances):
 
     def decode(self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> bool:
         return codecs.decode(plane, base, *of, out)
+
+    def decode_rows(
+        self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any], rows: ChosenRows
+    ) -> bool:
+        which, marked, columns, skipped, below, table = rows
+        return codecs.decode_rows(
+            plane, base, *of, out, which, marked, columns, skipped, below, table
+        )
 
 
 def bits_of(tokens: Bytes) -> Bytes:

@@ -11,43 +11,75 @@
 #include "encoding.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { BYTES = 256 };
 
 /* ------------------------------------------------------------------ memory of a thread */
 
+enum { MOST_IDLE = 4 };
+
 typedef struct {
     size_t size;
     uint8_t *bytes;
+    void *zeros[ZEROS];
 } kept;
 
 static pthread_key_t key;
 static bool has_key;
+/* Of threads that ended, for those that begin. Without a lock, which a fork could leave locked. */
+static _Atomic(kept *) idle[MOST_IDLE];
 
 static void let_go(void *of_thread)
 {
     kept *it = of_thread;
+    for (size_t i = 0; i < MOST_IDLE; i++) {
+        kept *none = NULL;
+        if (atomic_compare_exchange_strong(&idle[i], &none, it))
+            return;
+    }
+    for (size_t i = 0; i < ZEROS; i++)
+        free(it->zeros[i]);
     free(it->bytes);
     free(it);
 }
 
-uint8_t *scratch(size_t size)
+static kept *of_thread(void)
 {
     kept *it = pthread_getspecific(key);
-    if (!it) {
+    if (it)
+        return it;
+    for (size_t i = 0; i < MOST_IDLE && !it; i++)
+        it = atomic_exchange(&idle[i], NULL);
+    if (!it)
         it = calloc(1, sizeof *it);
-        if (!it || pthread_setspecific(key, it)) {
-            free(it);
-            return NULL;
-        }
+    if (it && pthread_setspecific(key, it)) {
+        let_go(it);
+        return NULL;
     }
+    return it;
+}
+
+uint8_t *scratch(size_t size)
+{
+    kept *it = of_thread();
+    if (!it)
+        return NULL;
     if (it->size < size) {
         free(it->bytes);
         it->bytes = malloc(size);
         it->size = it->bytes ? size : 0;
     }
     return it->bytes;
+}
+
+void *zeros(enum zeros use, size_t size)
+{
+    kept *it = of_thread();
+    if (it && !it->zeros[use])
+        it->zeros[use] = calloc(1, size);
+    return it ? it->zeros[use] : NULL;
 }
 
 /* ------------------------------------------------------------------ byte planes */

@@ -40,7 +40,14 @@ PART uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, si
                              const made_tables *by, uint8_t *out, size_t room);
 
 /* Bytes of this thread's own, the same at each call unless more are asked for: memory that is got
- * anew costs more, page by page, than what it is for. NULL where there is none. */
+ * anew costs more, page by page, than what it is for. A thread that begins gets those of one that
+ * ended. NULL where there is none. */
 PART uint8_t *scratch(size_t size);
+
+/* Memory of this thread for each of these uses, always of one size. It is zero at first, and whoever
+ * asks for counts leaves them zero: a small frame clears little. Not thread-local variables: those of
+ * every thread would be cleared whole when it first uses one. NULL where there is none. */
+enum zeros { TOKEN_COUNTS, ROW_COUNTS, SLOTS, ZEROS };
+PART void *zeros(enum zeros use, size_t size);
 
 #endif

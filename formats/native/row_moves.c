@@ -12,10 +12,11 @@
 
 #include "parts.h"
 
+#include "encoding.h"
 #include "numbers.h"
+#include "row_steps.h"
 
 enum {
-    CLASSES = 256,
     FARTHEST = 2047, /* a distance that is counted */
     DISTANCES = FARTHEST + 1,
 };
@@ -62,45 +63,7 @@ EVERY_MACHINE(void, alike,
                size_t skipped, uint32_t *rows),
               BY_SIZE(size, alike_body(one, other, count, size, columns, skipped, rows)));
 
-/* ------------------------------------------------------------------ steps by class */
-
-typedef struct {
-    int size;     /* bytes: 4 or 8 */
-    int below;    /* bits below a class */
-} classing;
-
-/* The numbers that are as far from the base's as the table says of their class. */
-INLINE void step_body(const uint8_t *base, size_t count, classing by, const uint16_t *table,
-                      uint8_t *out)
-{
-    union {
-        U32 of32[BLOCK];
-        U64 of64[BLOCK];
-    } zigzag;
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)by.size;
-        const uint8_t *from = base + start;
-        if (by.size == 4) {
-            for (size_t i = 0; i < part; i++)
-                zigzag.of32[i] = table[load32(from + 4 * i) >> by.below & (CLASSES - 1)];
-            restored32(zigzag.of32, from, part, true, out + start);
-        } else {
-            for (size_t i = 0; i < part; i++)
-                zigzag.of64[i] = table[load64(from + 8 * i) >> by.below & (CLASSES - 1)];
-            restored64(zigzag.of64, from, part, true, out + start);
-        }
-    }
-}
-
-EVERY_MACHINE(void, step,
-              (const uint8_t *base, size_t count, classing by, const uint16_t *table, uint8_t *out),
-              if (by.size == 4) step_body(base, count, (classing){4, by.below}, table, out);
-              else step_body(base, count, (classing){8, by.below}, table, out););
-
 /* ------------------------------------------------------------------ frequent distances */
-
-/* Kept from frame to frame, all zero between two: a sample touches little of it. */
-static _Thread_local uint32_t counts_of_thread[CLASSES * DISTANCES];
 
 typedef struct {
     const uint8_t *frame, *base;
@@ -129,10 +92,11 @@ INLINE Py_ssize_t cell_of(const sampling *of, size_t i)
 }
 
 /* Of each class the distance that is most frequent, the least of several; how many of the sampled
- * numbers moved, by what is most frequent among those of their class that did. */
-static size_t frequent_in(const sampling *of, uint16_t *table)
+ * numbers moved, by what is most frequent among those of their class that did. `counts` are zero, and
+ * a sample touches few of them. */
+static size_t frequent_in(const sampling *of, uint32_t *counts, uint16_t *table)
 {
-    uint32_t most[CLASSES] = {0}, moved[CLASSES] = {0}, *counts = counts_of_thread;
+    uint32_t most[CLASSES] = {0}, moved[CLASSES] = {0};
     size_t sum = 0;
     memset(table, 0, CLASSES * sizeof *table);
     for (size_t i = 0; i < of->count; i += of->stride) {
@@ -237,10 +201,15 @@ static PyObject *frequent(PyObject *Py_UNUSED(module), PyObject *arguments)
              is_size("table", at[2].len, CLASSES * 2) && items(&at[2], 2, "table") >= 0) {
         of.frame = at[0].buf, of.base = at[1].buf;
         of.count = (size_t)count, of.stride = (size_t)stride;
-        Py_BEGIN_ALLOW_THREADS
-        moved = frequent_in(&of, at[2].buf);
-        Py_END_ALLOW_THREADS
-        found = PyLong_FromSize_t(moved);
+        uint32_t *counts = zeros(ROW_COUNTS, CLASSES * DISTANCES * sizeof *counts);
+        if (counts) {
+            Py_BEGIN_ALLOW_THREADS
+            moved = frequent_in(&of, counts, at[2].buf);
+            Py_END_ALLOW_THREADS
+            found = PyLong_FromSize_t(moved);
+        } else {
+            PyErr_NoMemory();
+        }
     }
     release(at, 3);
     return found;

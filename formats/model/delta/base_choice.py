@@ -27,9 +27,9 @@ from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, de
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.formats.model.write.tensor_chunks import TensorPart
+from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import digest_bytes

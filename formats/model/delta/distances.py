@@ -54,6 +54,7 @@ from tensorrepo.formats.native.delta_tokens import (
     BEST,
     CONTEXTS,
     SLACK_BYTES,
+    ChosenRows,
     EncodeWay,
     Numbers,
     apply,
@@ -323,6 +324,18 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
         raise unknown_plane(stored.codec)
 
 
+def decode_rows(
+    stored: StoredPlane, base: NDArray[Any], of: Numbers, out: NDArray[Any], rows: ChosenRows
+) -> bool:
+    """Fill some rows of `out` where C does it, a block of numbers at a time while it is in cache.
+
+    Returns:
+        False where it does not, or the plane is not well-formed: `decode_against` says more.
+    """
+    data = np.frombuffer(stored.data, np.uint8)
+    return stored.codec == PlaneCodec.DISTANCES and BEST.decode_rows(data, base, of, out, rows)
+
+
 def decode_in_steps(
     data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
 ) -> None:
@@ -395,10 +408,12 @@ class RowDelta(FrameCodec):
         self.check_planes(planes, about)
         which = unpack_row_set(planes[0], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
+        numbers[...] = base
+        if decode_rows(planes[1], base, of, numbers, rows.chosen(which, marked=True)):
+            return
         under = rows.taken(base, which, "base")
         moved = buffer_for("frame", under.size, of.dtype)
         decode_against(planes[1], under, of, moved)
-        numbers[...] = base
         rows.put(numbers, which, moved)
 
 
@@ -434,6 +449,10 @@ class RowGrid(NamedTuple):
     def alike(self, frame: NDArray[Any], base: NDArray[Any]) -> NDArray[np.uint32]:
         """How many numbers of each row are equal in both."""
         return row_moves.BEST.alike(frame, base, self.columns, self.skipped)
+
+    def chosen(self, which: NDArray[np.bool_], *, marked: bool) -> ChosenRows:
+        """The rows that are marked in `which`, or the others."""
+        return ChosenRows(which, marked, self.columns, self.skipped)
 
     def taken(self, numbers: NDArray[Any], rows: NDArray[np.bool_], use: str) -> NDArray[Any]:
         """The numbers of some rows, one after the other: in memory that this thread keeps.

@@ -40,6 +40,7 @@ from tensorrepo.formats.model.delta.distances import (
     PredictingCodec,
     RowGrid,
     decode_against,
+    decode_rows,
     encode_against,
     encode_taken,
     expected_bytes,
@@ -270,6 +271,11 @@ class Decay(FrameCodec):
         which = unpack_row_set(planes[1], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         for moved, plane in ((False, planes[2]), (True, planes[3])):
+            some = rows.chosen(which, marked=moved)
+            if not moved:
+                some = some._replace(below=_BELOW[name], table=table)
+            if decode_rows(plane, base, of, numbers, some):
+                continue
             chosen = which if moved else ~which
             under = rows.taken(base, chosen, "base")
             if not moved:

@@ -9,6 +9,7 @@ each a tensor with frames of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from tensorrepo.formats.model.read.selection import (
     select,
 )
 from tensorrepo.formats.native.digests import BEST
-from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, mending
 
@@ -426,6 +427,22 @@ class PackReader:
         self.placement = placement
         self.members = MemberReader(objects, placement, links)
         self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
+
+    @property
+    def is_decoded_here(self) -> bool:
+        """Whether to read most of it is the processors' work, and not that of a disk or a link.
+
+        More threads than there are of them would only push each other's frames out of the cache.
+        """
+        sizes = Counter[bool]()
+        for tensor in self.placement.tensors:
+            for member in tensor.members:
+                sizes[member.codec != RAW] += member.stored_bytes
+        try:
+            local = all(self.members.local[number] for number in range(len(self.placement.packs)))
+        except Error:  # whoever reads it says what is wrong
+            return False
+        return local and sizes[True] > sizes[False]
 
     def places(self, entry: TensorEntry) -> list[MemberPlace]:
         """The members that hold a tensor of the manifest, as far as the placement knows it."""

@@ -37,9 +37,9 @@ from tensorrepo.formats.model.write.encoding import (
     tried,
     ways_with,
 )
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import Locations, MemberDraft, SealedFrame
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, TensorPart, each
+from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 _TOGETHER: Final = 2  # frames of a tensor that one task encodes

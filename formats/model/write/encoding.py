@@ -29,7 +29,6 @@ from tensorrepo.formats.model.delta.frame_codec import (
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
 from tensorrepo.formats.model.layout.pack import RAW
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import (
     Location,
     MemberDraft,
@@ -38,6 +37,7 @@ from tensorrepo.formats.model.write.packing import (
     seal,
 )
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, each
+from tensorrepo.formats.native.frame_memory import FrameMemory
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512

@@ -58,7 +58,6 @@ from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
 from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder, EncodingJob
 from tensorrepo.formats.model.write.encoding import EncodingChoice, ways_by_prediction
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
     ModelSource,
@@ -86,6 +85,7 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     rounds,
     whole_part,
 )
+from tensorrepo.formats.native.frame_memory import IDLE
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
@@ -186,7 +186,7 @@ class TensorWriter:
         self._bases = bases
         self._pack_bytes = pack_bytes
         self._packer = Packer(pack_bytes, emit)
-        self._memory = FrameMemory(pack_bytes // 2)
+        self._memory = IDLE
         self._encoder = ChunkEncoder(bases, self._predicted, known, pool, self._memory)
         self._stored: dict[Fingerprint, list[PackSlot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}

@@ -31,7 +31,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
     frame_digest,
 )
 from tensorrepo.formats.model.read.members import about_frame
-from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.formats.native.frame_memory import LEAST_KEPT_BYTES, FrameMemory
 from tensorrepo.repo.errors import InvalidInputError
 
 T = TypeVar("T")

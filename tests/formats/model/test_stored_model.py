@@ -401,3 +401,13 @@ def test_a_shape_that_only_claims_to_be_large_is_damage_and_takes_no_memory() ->
     link = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links())
     with pytest.raises(CorruptError, match="tensor 'x': expected 2199023255552 frames"):
         open_model(objects, Entry(Kind.MODEL, link.digest, model.entry.storage))["x"]
+
+
+@pytest.mark.parametrize(("sink", "expected"), [(MemoryObjects, False), (MappedObjects, True)])
+def test_a_model_that_is_decoded_from_a_disk_is_read_by_no_more_threads_than_cores(
+    sink: Any, *, expected: bool
+) -> None:
+    encoded = {"t": np.arange(FRAME // 8, dtype="f4")}
+    raw = {"t": noise(0, FRAME // 8)}
+    assert stored(encoded, sink()).packs.is_decoded_here is expected
+    assert stored(raw, sink()).packs.is_decoded_here is False

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tensorrepo.formats.native import row_moves
 from tensorrepo.formats.native.delta_tokens import (
     NATIVE,
     NUMPY,
     SLACK_BYTES,
+    ChosenRows,
     Distances,
+    EncodeWay,
     Numbers,
     apply,
     bits_of,
@@ -146,3 +149,95 @@ def test_bits_need_room_and_slack(
     out = np.empty(bits.size + SLACK_BYTES - missing, np.uint8)
     with pytest.raises(ValueError, match="no room"):
         distances.pack_bits(frame, base, of, tokens, out)
+
+
+def rows_of(count: int, columns: int, skipped: int, seed: int) -> ChosenRows:
+    which = np.random.default_rng(seed).random(-(-(skipped + count) // columns)) < 0.4
+    which[0] = True
+    return ChosenRows(which, True, columns, skipped)
+
+
+def numbers_in(rows: ChosenRows, count: int) -> NDArray[np.bool_]:
+    """Which numbers of a frame lie in chosen rows."""
+    return np.repeat(rows.which == rows.marked, rows.columns)[rows.skipped :][:count]
+
+
+@needs_native
+@KINDS
+@pytest.mark.parametrize(
+    ("columns", "skipped"), [(1, 0), (7, 6), (384, 0), (384, 100), (9000, 4000)]
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_chosen_rows_are_decoded_where_they_lie(
+    of: Numbers, columns: int, skipped: int, *, marked: bool
+) -> None:
+    assert NATIVE is not None
+    frame, base = pair(of, 20_001, columns)
+    frame[5000:9000] = base[5000:9000]
+    frame[::2] = base[::2]  # so that bytes of any bits are worth encoding
+    rows = rows_of(frame.size, columns, skipped, columns)._replace(marked=marked)
+    chosen = numbers_in(rows, frame.size)
+    made = NATIVE.encode(frame[chosen], base[chosen], of, EncodeWay.ALWAYS)
+    assert made is not None
+    assert made[2] is not None
+    out = np.full_like(frame, 3)
+    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, rows)
+    assert np.array_equal(out, np.where(chosen, frame, of.dtype.type(3)))
+
+
+@needs_native
+@pytest.mark.parametrize(("size", "below"), [(4, 15), (8, 44)])
+def test_chosen_rows_are_decoded_from_where_their_table_moves_them(size: int, below: int) -> None:
+    assert NATIVE is not None
+    of = Numbers(size, signed_magnitude=True, exponent_bits=8 if size == 4 else 11)
+    frame, base = pair(of, 20_001, size)
+    table = np.random.default_rng(size).integers(0, row_moves.FARTHEST, 256).astype("<u2")
+    rows = rows_of(frame.size, 384, 100, size)
+    chosen = numbers_in(rows, frame.size)
+    moved = row_moves.NUMPY.step(base, of, below, table)
+    made = NATIVE.encode(frame[chosen], moved[chosen], of, EncodeWay.ALWAYS)
+    assert made is not None
+    assert made[2] is not None
+    out = frame.copy()
+    out[chosen] = 0
+    some = rows._replace(below=below, table=table)
+    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, some)
+    assert np.array_equal(out, frame)
+
+
+@needs_native
+def test_rows_that_do_not_fit_their_plane_are_refused() -> None:
+    assert NATIVE is not None
+    of = Numbers(4, signed_magnitude=True, exponent_bits=8)
+    frame, base = pair(of, 20_000, 1)
+    rows = rows_of(frame.size, 100, 0, 1)
+    chosen = numbers_in(rows, frame.size)
+    made = NATIVE.encode(frame[chosen], base[chosen], of, EncodeWay.ALWAYS)
+    assert made is not None
+    assert made[2] is not None
+    plane, out = np.frombuffer(made[2], np.uint8), np.empty_like(frame)
+    others, none = rows._replace(marked=False), rows._replace(which=np.zeros(200, np.bool_))
+    assert not NATIVE.decode_rows(plane, base, of, out, others)
+    assert not NATIVE.decode_rows(plane[:-1], base, of, out, rows)
+    assert not NATIVE.decode_rows(plane, base, of, out, none)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"columns": 0},
+        {"skipped": 100},
+        {"which": np.ones(199, np.bool_)},
+        {"below": 15},
+        {"below": 31, "table": np.zeros(256, np.uint16)},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_rows_that_are_none_of_the_frame_are_refused(wrong: dict[str, Any]) -> None:
+    assert NATIVE is not None
+    of = Numbers(4, signed_magnitude=True, exponent_bits=8)
+    frame, base = pair(of, 20_000, 1)
+    rows = rows_of(frame.size, 100, 0, 1)._replace(**wrong)
+    with pytest.raises(ValueError, match=r"rows|classes|table"):
+        NATIVE.decode_rows(np.zeros(100, np.uint8), base, of, frame, rows)

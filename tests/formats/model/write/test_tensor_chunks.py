@@ -11,7 +11,6 @@ from tensorrepo.formats.common.tensors import tensor_of
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.similarity import signature
 from tensorrepo.formats.model.layout.fingerprints import FRAME_ELEMENTS, frame_digest
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.tensor_chunks import (
     TensorChunk,
     TensorPart,
@@ -20,6 +19,7 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     rounds,
     whole_part,
 )
+from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.models import CountingTensor
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
-from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.formats.native.frame_memory import (
+    LEAST_KEPT_BYTES,
+    FrameMemory,
+)
+from tensorrepo.formats.native.thread_buffers import buffer_for
 
 SIZE = 2 * LEAST_KEPT_BYTES
 
@@ -34,3 +40,18 @@ def test_memory_of_others_is_never_given_out() -> None:
     whole = np.empty(SIZE, np.uint8)
     memory.give(whole)
     assert not np.shares_memory(memory.take(SIZE), whole)
+
+
+def test_a_thread_begins_with_what_one_that_ended_had() -> None:
+    sizes = [SIZE, 1 << 20, 5]
+
+    def taken() -> list[int]:
+        buffers = [buffer_for(f"{at}", size, np.dtype(np.uint8)) for at, size in enumerate(sizes)]
+        return [one.__array_interface__["data"][0] for one in buffers]
+
+    def in_a_thread() -> list[int]:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(taken).result()
+
+    first, second = in_a_thread(), in_a_thread()
+    assert first[:2] == second[:2]
