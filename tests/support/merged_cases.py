@@ -5,7 +5,8 @@ collects all of them: with 20,000 items two minutes of a processor. `make test` 
 that somebody runs, and a soak, have an item for each case, which can be chosen by its name.
 
 All cases run whatever becomes of the others, and each that fails is named. Merged are those that
-share nothing that pytest makes anew for each case, but for a folder, of which each has its own.
+share nothing that pytest makes anew for each case, but for a folder, of which each has its own; and
+those of tests that are marked `together`, which change nothing that they are given.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-NOT_MERGED = {"apart", "xfail", "usefixtures"}  # marks of tests
+NOT_MERGED = {"xfail", "usefixtures"}  # marks of tests
 
 _Case = Mapping[str, Any]
 
@@ -31,7 +32,8 @@ def merged_item(module: pytest.Module, name: str, test: Callable[..., None]) -> 
     merged = merge(test, cases)
     manager = module.session._fixturemanager
     fixtures = manager.getfixtureinfo(module, merged, None)
-    if not _can_share(merged, fixtures.name2fixturedefs):
+    made = fixtures.name2fixturedefs
+    if _has_parameters(merged, made) or not (_is_together(test) or _can_share(merged, made)):
         return None
     return pytest.Function.from_parent(module, name=name, callobj=merged, fixtureinfo=fixtures)
 
@@ -79,7 +81,7 @@ def _failures(
     skipped = []
     for at, case in enumerate(cases):
         own = {}
-        if "tmp_path" in fixtures:
+        if "tmp_path" in fixtures and not _is_together(test):
             own["tmp_path"] = Path(fixtures["tmp_path"]) / str(at)
             own["tmp_path"].mkdir()
         try:
@@ -122,6 +124,16 @@ def _axis(names: str | Sequence[str], values: Any) -> list[dict[str, Any]] | Non
     return axis
 
 
+def _is_together(test: Callable[..., None]) -> bool:
+    return any(mark.name == "together" for mark in getattr(test, "pytestmark", []))
+
+
+def _has_parameters(merged: Callable[..., None], fixtures: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether fixtures are there in several forms, or a test asks which case it is."""
+    asked = inspect.signature(merged).parameters
+    return "request" in asked or any(made and made[-1].params for made in fixtures.values())
+
+
 def _can_share(merged: Callable[..., None], fixtures: Mapping[str, Sequence[Any]]) -> bool:
     """Whether all cases may have the same fixtures: of modules or wider, and a folder.
 
@@ -130,7 +142,7 @@ def _can_share(merged: Callable[..., None], fixtures: Mapping[str, Sequence[Any]
     """
     asked = inspect.signature(merged).parameters
     anew = {name for name, made in fixtures.items() if made and made[-1].scope == "function"}
-    if "request" in asked or not anew.intersection(asked) <= {"tmp_path"}:
+    if not anew.intersection(asked) <= {"tmp_path"}:
         return False
     by_themselves = anew - {"tmp_path", "monkeypatch"}
     needs = {need for name in by_themselves for need in fixtures[name][-1].argnames}

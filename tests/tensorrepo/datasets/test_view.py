@@ -100,6 +100,7 @@ def test_two_views_of_one_name_conflict_when_they_merge(repo: tr.Repository) -> 
     assert repo.view("rare")["label"][0] == 4
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("query", "match"),
     [

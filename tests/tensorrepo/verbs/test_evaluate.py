@@ -243,6 +243,7 @@ def test_what_was_cut_off_goes_on(repo: tr.Repository, monkeypatch: pytest.Monke
     assert sorted(CALLS) == NAMES
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
