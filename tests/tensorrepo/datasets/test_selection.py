@@ -139,6 +139,7 @@ def test_rows_where_and_weights_of_a_stream_count_rows_of_the_selection(ds: tr.D
         odd.stream(batch_size=1, sampling=tr.Sampling(weights=np.ones(190)))
 
 
+@pytest.mark.soak
 def test_a_process_streams_a_selection(ds: tr.Dataset) -> None:
     found = ds.filter("y == 3").select(["n"])
     with found.stream(

@@ -239,6 +239,7 @@ def test_damaged_pages_are_left_out_where_that_was_asked_for(
     assert rows == set(range(len(ROWS))) - set(range(low, high))
 
 
+@pytest.mark.soak
 def test_values_that_were_set_later_come_from_groups_too() -> None:
     dataset = made(MappedObjects)
     rows = [7, 8, 49, 50, 333, 998]
@@ -266,7 +267,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("sampling", sampled([*SAMPLINGS.values()], 4))
 def test_chosen_rows_come_as_often_and_in_the_order_of_a_plan_of_all_runs(
     sampling: dict[str, Any],
 ) -> None:
@@ -279,6 +280,7 @@ def test_chosen_rows_come_as_often_and_in_the_order_of_a_plan_of_all_runs(
         assert found.rows == every.rows
 
 
+@pytest.mark.soak
 def test_a_state_of_chosen_rows_is_gone_on_with_by_groups() -> None:
     found = grouped(made(MappedObjects), **SAMPLINGS["weights"])
     batches = iter(found)
