@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
-) -> pytest.Item | None:
+) -> list[pytest.Item] | None:
     """Cheap cases of a test are one item where that is asked for, see `merged_cases`."""
     if not collector.config.option.merge_cases or not isinstance(collector, pytest.Module):
         return None
@@ -79,7 +79,7 @@ def pytest_pycollect_makeitem(
         return None
     if sql_logs.databases_of(collector.obj.__name__):
         return None
-    return merged_cases.merged_item(collector, name, obj)
+    return merged_cases.merged_items(collector, name, obj)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -24,7 +24,9 @@ NOT_MERGED = {"xfail", "usefixtures"}  # marks of tests
 _Case = Mapping[str, Any]
 
 
-def merged_item(module: pytest.Module, name: str, test: Callable[..., None]) -> pytest.Item | None:
+def merged_items(
+    module: pytest.Module, name: str, test: Callable[..., None]
+) -> list[pytest.Item] | None:
     """One item for all cases of a test; None where it needs one for each, or has just one."""
     cases = cases_of(test)
     if cases is None or len(cases) == 1 or any(module.iter_markers("parametrize")):
@@ -33,9 +35,12 @@ def merged_item(module: pytest.Module, name: str, test: Callable[..., None]) -> 
     manager = module.session._fixturemanager
     fixtures = manager.getfixtureinfo(module, merged, None)
     made = fixtures.name2fixturedefs
-    if _has_parameters(merged, made) or not (_is_together(test) or _can_share(merged, made)):
+    if "request" in inspect.signature(merged).parameters:
         return None
-    return pytest.Function.from_parent(module, name=name, callobj=merged, fixtureinfo=fixtures)
+    if not _is_together(test) and not _can_share(merged, made):
+        return None
+    setattr(module.obj, name, merged)  # pytest looks there, and makes one for each form of fixtures
+    return list(module._genfunctions(name, merged))
 
 
 def cases_of(test: Callable[..., None]) -> list[_Case] | None:
@@ -126,12 +131,6 @@ def _axis(names: str | Sequence[str], values: Any) -> list[dict[str, Any]] | Non
 
 def _is_together(test: Callable[..., None]) -> bool:
     return any(mark.name == "together" for mark in getattr(test, "pytestmark", []))
-
-
-def _has_parameters(merged: Callable[..., None], fixtures: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether fixtures are there in several forms, or a test asks which case it is."""
-    asked = inspect.signature(merged).parameters
-    return "request" in asked or any(made and made[-1].params for made in fixtures.values())
 
 
 def _can_share(merged: Callable[..., None], fixtures: Mapping[str, Sequence[Any]]) -> bool:
