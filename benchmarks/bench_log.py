@@ -7,8 +7,10 @@ has the repository open: one of its four files of 1 KiB anew, durable when it re
 two objects and its record. Sides take turns: each round measures all of them, for two seconds
 times `--scale`. What no log can go beyond is measured beside it: eight clients that insert rows of
 a record's size in transactions of their own, eight that write, sync and link files, and eight
-(`floor`) that do what a commit asks of server and disk and nothing else: its four statements
-through psycopg, one after the other in a queue, and its two files with their folders. `grouped` is
+(`floor`) that do what a commit asks of server and disk and nothing else: its three statements
+through psycopg, one after the other in a queue, and its two files with their folders. `early` is
+that floor where a turn ends before its record is synced, and each client syncs outside of it
+(docs/design/251-a-turn-that-ends-before-its-sync-was-measured.md). `grouped` is
 that floor where whoever has the lock writes what others left in a table, in one record with one
 sync (docs/design/237-a-group-of-commits-was-measured.md).
 
@@ -66,6 +68,7 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
                 "inserts": (_inserts, database),
                 "linked_files": (_linked_files, str(place / "linked")),
                 "floor": (_floor, server.database(), str(place / "floor")),
+                "early": (_early, server.database(), str(place / "early")),
                 "grouped": (_grouped, server.database(), str(place / "grouped")),
                 "postgres": (_commits, str(place / "postgres"), database),
                 "sqlite": (_commits, str(place / "sqlite"), f"sqlite:///{place}/log.db"),
@@ -182,8 +185,21 @@ def _make_log(connection: psycopg.Connection[Any]) -> None:
     connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
 
 
-def _floor(database: str, folder: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
-    """What a commit asks of server and disk: statements as of `sql_log`, files as of `local`."""
+def _floor(
+    database: str,
+    folder: str,
+    branch: str,
+    writer: int = 0,
+    *,
+    make: bool = False,
+    settings: str = "",
+    after: str = "",
+) -> Step:
+    """What a commit asks of server and disk: statements as of `sql_log`, files as of `local`.
+
+    `settings` stands at the beginning of a turn, `after` behind its end.
+    """
+    news = "SELECT key, value FROM log WHERE repository = %s AND key BETWEEN %s AND %s"
     files = _linked_files(folder, branch, writer)
     connection = psycopg.connect(database, autocommit=True)
     if make:
@@ -193,26 +209,45 @@ def _floor(database: str, folder: str, branch: str, writer: int = 0, *, make: bo
     def refresh() -> None:
         nonlocal newest
         while True:
-            rows = connection.execute(
-                "SELECT key, value FROM log WHERE repository = %s AND key BETWEEN %s AND %s",
-                ("r", f"{newest:020d}", f"{newest + 12:020d}"),
-            ).fetchall()
+            rows = connection.execute(news, sought()).fetchall()
             newest = max(int(key) for key, _ in rows)
             if len(rows) < 13:
                 return
 
+    def sought() -> tuple[str, str, str]:
+        return "r", f"{newest:020d}", f"{newest + 12:020d}"
+
     def commit(number: int) -> int:
+        nonlocal newest
         refresh()
         files(2 * number)
         files(2 * number + 1)
-        connection.execute("BEGIN; SELECT pg_advisory_xact_lock(1)", prepare=False)
-        refresh()
+        cursor = psycopg.ClientCursor(connection)
+        begin = f"BEGIN; {settings}SELECT pg_advisory_xact_lock(1); {news}"
+        cursor.execute(begin, sought())
+        while cursor.nextset():
+            pass
+        rows = cursor.fetchall()
+        newest = max(int(key) for key, _ in rows)
+        if len(rows) == 13:
+            refresh()
         cursor = psycopg.ClientCursor(connection)
         row = ("r", f"{newest + 1:020d}", b"x" * RECORD_BYTES, 0.0)
-        cursor.execute("INSERT INTO log VALUES (%s, %s, %s, %s) RETURNING 1; COMMIT", row)
+        insert = "INSERT INTO log VALUES (%s, %s, %s, %s) RETURNING 1"
+        cursor.execute(f"{insert}; COMMIT{after}", row)
         return 1
 
     return commit
+
+
+def _early(database: str, folder: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
+    """As `_floor`, where the lock is let go before the sync, which many clients then share."""
+    # The message is a write, without which the second transaction would not wait for the disk.
+    return _floor(
+        database, folder, branch, writer, make=make,
+        settings="SET LOCAL synchronous_commit = off; ",
+        after="; SELECT pg_logical_emit_message(true, 'bench', '')",
+    )  # fmt: skip
 
 
 def _grouped(

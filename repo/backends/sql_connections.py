@@ -35,6 +35,8 @@ from tensorrepo.repo.errors import (
 )
 
 Rows: TypeAlias = list[tuple[Any, ...]]
+# A statement that only reads, with ``?`` for each of its values.
+Question: TypeAlias = tuple[str, tuple[object, ...]]
 
 SQLITE: Final = "sqlite:///"
 POOL_SIZE: Final = 4  # connections of a process to one log: one for its turn, some to read with
@@ -147,9 +149,15 @@ class SqlConnections:
             pool.give_back(connection)
         return rows
 
-    def turn(self, lock: int) -> WriterTurn:
-        """A place among those who want this advisory lock of a PostgreSQL server."""
-        return WriterTurn(self, lock)
+    def turn(self, lock: int, first: Callable[[], Question | None] = lambda: None) -> WriterTurn:
+        """A place among those who want this advisory lock of a PostgreSQL server.
+
+        Args:
+            lock: its number.
+            first: what will be asked first in the turn: sent with the wish for the lock, and
+                answered right after it is given.
+        """
+        return WriterTurn(self, lock, first)
 
     def close(self) -> None:
         """Let go of all connections that are not in use."""
@@ -212,11 +220,15 @@ class SqlConnections:
 class WriterTurn:
     """A place in the queue of a log's writers, of the thread that made it."""
 
-    def __init__(self, connections: SqlConnections, lock: int) -> None:
+    def __init__(
+        self, connections: SqlConnections, lock: int, first: Callable[[], Question | None]
+    ) -> None:
         self.thread = threading.get_ident()
         self._connections = connections
         self._pool = connections.pool
         self._lock = lock
+        self._first = first
+        self._answer: tuple[Question, Rows] | None = None  # till it is asked for
         self._connection: Any = None
 
     def __enter__(self) -> Self:
@@ -255,6 +267,9 @@ class WriterTurn:
 
     def ask(self, text: str, values: Sequence[object], *, writes: bool) -> Rows:
         """As `SqlConnections.ask`, in the transaction that has the lock."""
+        answer, self._answer = self._answer, None
+        if answer is not None and answer[0] == (text, values):
+            return answer[1]
         with self._connections.explained():
             try:
                 if writes:
@@ -272,7 +287,11 @@ class WriterTurn:
         """A connection that has the lock; None: somebody else has it."""
         connection = self._pool.borrow()
         try:
-            is_locked = _lock(connection, self._lock, wait_seconds)
+            question = self._first()
+            if question is not None:
+                question = (question[0].replace("?", "%s"), question[1])
+            is_locked, rows = _lock(connection, self._lock, wait_seconds, question)
+            self._answer = (question, rows) if is_locked and question is not None else None
             if not is_locked:
                 connection.execute("ROLLBACK")
         except BaseException as error:
@@ -376,21 +395,38 @@ def _open_server(url: str) -> Any:
     return connection
 
 
-def _lock(connection: Any, lock: int, wait_seconds: float) -> bool:
-    """Begin a transaction of a PostgreSQL server, and take the lock in it."""
+def _lock(
+    connection: Any, lock: int, wait_seconds: float, question: Question | None
+) -> tuple[bool, Rows]:
+    """Begin a transaction of a PostgreSQL server, take the lock in it, and ask what comes first.
+
+    Each statement sees what was committed when it begins: the question, all of those who had the
+    lock before.
+
+    Returns:
+        Whether it has the lock, and the rows of the question.
+    """
     import psycopg
 
-    if not wait_seconds:
-        text = f"BEGIN; SELECT pg_try_advisory_xact_lock({lock})"
-        cursor = connection.execute(text, prepare=False)
-        cursor.nextset()
-        return bool(cursor.fetchone()[0])
-    text = f"BEGIN; SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; "
+    limit = f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; " if wait_seconds else ""
+    text = f"BEGIN; {limit}SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})"
+    values: tuple[object, ...] = ()
+    if question is not None:
+        text, values = f"{text}; {question[0]}", question[1]
+    cursor: Any = psycopg.ClientCursor(connection)
     try:
-        connection.execute(f"{text}SELECT pg_advisory_xact_lock({lock})", prepare=False)
+        cursor.execute(text, values)
     except psycopg.errors.LockNotAvailable:
-        return False
-    return True
+        return False, []
+    cursor.nextset()
+    if limit:
+        cursor.nextset()
+    elif not cursor.fetchone()[0]:
+        return False, []
+    if question is None:
+        return True, []
+    cursor.nextset()
+    return True, cursor.fetchall()
 
 
 def _rows(connection: Any, text: str, values: Sequence[object]) -> Rows:

@@ -34,7 +34,7 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
-from tensorrepo.repo.backends.sql_connections import SqlConnections, WriterTurn, shown
+from tensorrepo.repo.backends.sql_connections import Question, SqlConnections, WriterTurn, shown
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,
@@ -114,9 +114,20 @@ class SqlLogBackend(CommonBackend):
     def is_sqlite(self) -> bool:
         return self._sql.is_sqlite
 
-    def turn(self) -> WriterTurn:
-        """A place in the queue of this log's writers, on all machines; of PostgreSQL only."""
-        return self._sql.turn(int(record_digest(self.repository.encode())[:15], 16))
+    def turn(self, first: Callable[[], Sequence[str]] = tuple) -> WriterTurn:
+        """A place in the queue of this log's writers, on all machines; of PostgreSQL only.
+
+        `first` gives the keys that will be read first in it, some slots in a row.
+        """
+        lock = int(record_digest(self.repository.encode())[:15], 16)
+        return self._sql.turn(lock, lambda: self._first_question(first()))
+
+    def _first_question(self, keys: Sequence[str]) -> Question | None:
+        return self._question_for_row(keys) if _are_in_a_row(keys) else None
+
+    def _question_for_row(self, keys: Sequence[str]) -> Question:
+        query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
+        return query, (self.repository, keys[0], keys[-1])
 
     def prepare(self, identity: bytes) -> None:
         """Make the table, if need be, and room for the log of this repository."""
@@ -192,9 +203,8 @@ class SqlLogBackend(CommonBackend):
         wanted = [*keys]
         found: dict[str, bytes | None] = dict.fromkeys(wanted)
         if _are_in_a_row(wanted):
-            query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
-            values = (self.repository, wanted[0], wanted[-1])
-            rows = self._again(lambda: self._sql.ask(query, values))
+            question = self._question_for_row(wanted)
+            rows = self._again(lambda: self._sql.ask(*question))
             return self._seen(found | {key: bytes(value) for key, value in rows})
         for start in range(0, len(wanted), _PAGE // 2):
             part = [check_key(key) for key in wanted[start : start + _PAGE // 2]]

@@ -154,6 +154,7 @@ def append(
         log.backend,
         prepare=lambda: _prepare(log, decide),
         newest=lambda: log.refresh().generation,
+        first=log.keys_of_news,
         rng=patience.rng,
         sleep=sleep,
         clock=clock,

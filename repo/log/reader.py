@@ -267,6 +267,14 @@ class RepositoryLog:
             self._remember(self.memory, tip.view)
         return tip
 
+    def keys_of_news(self) -> list[str]:
+        """The keys that `refresh` reads first; none where nothing was read yet."""
+        return [] if self._tip is None else self._next_keys(self._tip)
+
+    def _next_keys(self, tip: Tip) -> list[str]:
+        gen = tip.view.generation
+        return [slot_key(each) for each in range(max(gen, 1), gen + 1 + self.slots.window)]
+
     def records(self, start: int, stop: int) -> Iterator[LogRecord]:
         """Records ``[start, stop)``, their chain verified, from segments where there are some.
 
@@ -377,8 +385,7 @@ class RepositoryLog:
                 slots = self.slots.chain(gen + 1, tip.view.digest, tail.records)
                 return self._add_all(tip, slots)[0] if slots else tip
         window = self.slots.window
-        keys = [slot_key(each) for each in range(max(gen, 1), gen + 1 + window)]
-        known = self.slots.read_many(keys)
+        known = self.slots.read_many(self._next_keys(tip))
         if gen:
             self._check_past(Remembered(gen, tip.view.digest), known[slot_key(gen)])
         return tip if known[slot_key(gen + 1)] is None else self._advance(tip, known, window)
@@ -433,7 +440,9 @@ class RepositoryLog:
             # A checkpoint is due where the records since the last one are a quarter of its size.
             if gen % STATE_INTERVAL == 0 and tip.since_bytes * 4 > tip.checkpoint_bytes:
                 tip = replace(tip, checkpoint=gen, checkpoint_bytes=len(encoded), since_bytes=0)
-        return replace(tip, since_bytes=tip.since_bytes + len(slot.data))
+        since_bytes = tip.since_bytes + len(slot.data)
+        # `replace` would take as long as it takes to fold the record.
+        return Tip(tip.view, tip.checkpoint, tip.checkpoint_bytes, since_bytes)
 
     def _bulk(
         self, gen: int, tip: Tip, folding: Folding, last: Digest, digest: Digest

@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ def turn_of(
     *,
     prepare: Callable[[], None],
     newest: Callable[[], int],
+    first: Callable[[], Sequence[str]],
     rng: random.Random,
     sleep: Callable[[float], None],
     clock: Callable[[], float],
@@ -52,12 +53,13 @@ def turn_of(
         backend: what is written to: a folder, or a log in SQL; elsewhere nobody is waited for.
         prepare: called once if there is somebody to wait for.
         newest: number of the newest record.
+        first: the keys that the turn begins by reading.
         rng: chance for when to look again.
         sleep: waits so many seconds.
         clock: seconds from any start, never going back.
     """
     if isinstance(backend, SqlLogBackend) and not backend.is_sqlite:
-        return _turn_at_server(backend, prepare, newest)
+        return _turn_at_server(backend, prepare, newest, first)
     place = queue_of(backend)
     return nullcontext() if place is None else turn(place, prepare, rng, sleep, clock)
 
@@ -140,10 +142,13 @@ def _last_change(path: Path) -> int:
 
 @contextmanager
 def _turn_at_server(
-    backend: SqlLogBackend, prepare: Callable[[], None], newest: Callable[[], int]
+    backend: SqlLogBackend,
+    prepare: Callable[[], None],
+    newest: Callable[[], int],
+    first: Callable[[], Sequence[str]],
 ) -> Iterator[None]:
     """As `turn_of`, of the writers on all machines. The server gives turns in order."""
-    with backend.turn() as turn:
+    with backend.turn(first) as turn:
         with suppress(StorageError, PermissionDenied):  # the append will say what is wrong
             if turn.is_contended or not turn.take(0):
                 prepare()

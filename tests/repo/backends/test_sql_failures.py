@@ -6,9 +6,11 @@ import gc
 import logging
 import os
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, StorageError
+from tensorrepo.repo.log.log_slots import slot_key
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, tip_of
 from tests.support.servers.postgres import shared_server
@@ -259,6 +262,35 @@ def test_who_hangs_in_a_turn_is_passed_by(repository: RepositoryCore, database: 
         commit_files(repository, {"files/a": b"second"})
         assert not repository.backend.turn().take(0)  # type: ignore[attr-defined]  # it has the lock
     check_whole(repository, b"second")
+
+
+def test_who_waited_has_read_what_came_before_with_its_lock(
+    repository: RepositoryCore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = opened(repository, database)
+    key = slot_key(other.log.refresh().generation + 1)
+    assert isinstance(repository.backend, SqlLogBackend)
+    assert isinstance(other.backend, SqlLogBackend)
+    with repository.backend.turn() as turn, ThreadPoolExecutor(1) as waiting:
+        assert turn.take(0)
+        found = waiting.submit(read_in_turn, other.backend, other.log.keys_of_news)
+        wait_for_a_waiting_writer(database)
+        monkeypatch.setattr(sql_connections, "_rows", lambda *_: pytest.fail("it asked again"))
+        repository.backend.create(key, [b"newest"])
+        assert found.result()[key] == b"newest"
+
+
+def read_in_turn(backend: SqlLogBackend, keys: Callable[[], list[str]]) -> dict[str, bytes | None]:
+    with backend.turn(keys) as turn:
+        assert turn.take(30)
+        return backend.read_many(keys())
+
+
+def wait_for_a_waiting_writer(database: str) -> None:
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(database, autocommit=True) as connection:
+        while connection.execute(query).fetchone() == (0,):
+            time.sleep(0.01)
 
 
 def test_connections_are_closed_when_a_cycle_that_holds_them_is_collected(database: str) -> None:

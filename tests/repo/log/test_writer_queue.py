@@ -45,7 +45,9 @@ def queued(
 ):  # type: ignore[no-untyped-def]
     backend = MemoryBackend() if root is None else LocalBackend(root)
     rng = random.Random(7)
-    return turn_of(backend, prepare=prepare, newest=lambda: 0, rng=rng, sleep=sleep, clock=clock)
+    return turn_of(
+        backend, prepare=prepare, newest=lambda: 0, first=tuple, rng=rng, sleep=sleep, clock=clock
+    )
 
 
 def test_nobody_is_waited_for_when_nobody_is_there(root: Path) -> None:
