@@ -202,7 +202,7 @@ def test_a_mix_has_the_rows_of_groups_in_the_order_of_plans_of_all_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("STRETCH_ROWS", "FIRST_ROWS"):
-        monkeypatch.setattr(mix_feed, name, 100)  # so that an epoch has many stretches
+        monkeypatch.setattr(mix_feed, name, 32)  # so that an epoch has many stretches
     dataset, wish = made(MappedObjects), {"repeat": [1.2, 0.4]}
     options: list[dict[str, Any]] = [{}, {"rows": slice(0, 900)}]
     found = mix([grouped(dataset, **each) for each in options], **wish)
