@@ -41,4 +41,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    run(CASES, "Measure streaming.", rounds=7)
+    run(CASES, "Measure streaming.", rounds=7, fewer=("loaders", "images"))

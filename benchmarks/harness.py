@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ ROOT = HERE.parent
 MIB = 1 << 20
 CODE = ("repo", "formats", "query", "migrations", "api", "tensorrepo", "benchmarks")
 SEED = 7
+FEW_ROUNDS = 3  # of cases in which a round takes half a minute and more
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,15 @@ class Options:
 Case = Callable[[Path, Options], dict[str, Any]]
 
 
-def run(cases: Mapping[str, Case], about: str, *, rounds: int) -> None:
-    """What a benchmark does on the command line: one line of JSON for each case asked for."""
+def run(cases: Mapping[str, Case], about: str, *, rounds: int, fewer: Collection[str] = ()) -> None:
+    """What a benchmark does on the command line: one line of JSON for each case asked for.
+
+    Cases of `fewer` have `FEW_ROUNDS` of their own accord: their peers take minutes for more.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(cases)}; none: all")
     parser.add_argument("--folder", type=Path, help="on the disk to be measured")
-    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--rounds", type=int, help=f"of each case; else {rounds}, or its own")
     parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="of the data, where a case says so"
@@ -70,16 +74,17 @@ def run(cases: Mapping[str, Case], about: str, *, rounds: int) -> None:
     if chosen.list:
         print(*cases, sep="\n")
         return
-    options = Options(chosen.rounds, chosen.peers, chosen.scale, chosen.patience)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         for name in chosen.cases or cases:
             place = Path(folder) / name
             place.mkdir()
+            turns = chosen.rounds or (FEW_ROUNDS if name in fewer else rounds)
+            options = Options(turns, chosen.peers, chosen.scale, chosen.patience)
             try:
                 found = cases[name](place, options)
             except Skipped as why:
                 found = {"skipped": str(why)}
-            print(json.dumps({"case": name, **found, **machine()}), flush=True)
+            print(json.dumps({"case": name, "rounds": turns, **found, **machine()}), flush=True)
             shutil.rmtree(place)
 
 

@@ -23,7 +23,7 @@ OURS = "ours"
 UNITS = ("p50_ms", "rows_per_s", "gb_per_s", "mb_per_s", "batches_per_s", "steps_per_s", "ms", "s")
 ABOUT = {
     "case", "commit", "command", "cores", "date", "goal", "load", "memory_gib", "processor",
-    "python", "settings",
+    "python", "rounds", "settings",
 }  # fmt: skip
 NO_PEERS = {"presented", "open", "cold", "first", "p50", "p99", "wall", "cpu"}  # ours, too
 MOST_SHOWN = 12  # figures of a case without sides

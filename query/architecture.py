@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import Column, Connection, Row, Select, Text, and_, cast, func, select
 from xxhash import xxh3_128_digest
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.model.graph.graph import Graph, prefix_hashes
 from tensorrepo.query.catalog.tables import (
     POSTGRESQL,

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
-import httpx
-
 from tensorrepo.connect import Machine
 from tensorrepo.credentials import SERVER_VARIABLE, server_url, stored_logins, stored_token
 from tensorrepo.repo.backends.service_errors import moved_url
@@ -25,6 +23,7 @@ from tensorrepo.repo.errors import (
     UnauthenticatedError,
     error_classes,
 )
+from tensorrepo.repo.http_client import httpx, verification
 
 TIMEOUT_SECONDS: Final = 60.0
 _MAX_WORDS: Final = 2000
@@ -47,7 +46,10 @@ class Server:
         # Environment proxies count; redirects do not, but from the old name of a repository of
         # this server to its new one: a token is for this server alone.
         self._client = httpx.Client(
-            base_url=f"{self.url}/api/v1", headers=headers, timeout=TIMEOUT_SECONDS
+            base_url=f"{self.url}/api/v1",
+            headers=headers,
+            timeout=TIMEOUT_SECONDS,
+            verify=verification(self.url),
         )
 
     def __enter__(self) -> Self:

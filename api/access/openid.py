@@ -19,12 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
-from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
 from sqlalchemy import insert, select
 
 from tensorrepo.api.access.people import NAME, People, is_email
@@ -37,6 +34,9 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnauthenticatedError,
 )
+
+if TYPE_CHECKING:  # 60 ms, for whoever signs in so
+    from joserfc.jwk import KeySet
 
 PURPOSE: Final = "openid"
 STATE_SECONDS: Final = 600
@@ -172,6 +172,9 @@ class OpenIdSignIn:
 
     def _claims(self, token: str, nonce: str) -> dict[str, Any]:
         """What an ID token says, once all about it holds."""
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+
         refused = UnauthenticatedError("the provider's token does not hold: begin again")
         try:
             decoded = jwt.decode(token, self._key_set(token), algorithms=list(ALGORITHMS))
@@ -197,6 +200,8 @@ class OpenIdSignIn:
 
     def _key_set(self, token: str) -> KeySet:
         """The provider's keys, asked for again where `token` names one that is not known."""
+        from joserfc.jwk import KeySet
+
         header = json.loads(base64.urlsafe_b64decode(token.partition(".")[0] + "=="))
         with self._lock:
             wanted = header.get("kid") if isinstance(header, dict) else None

@@ -8,16 +8,18 @@ whoever wrote a card would learn who reads it: its words are shown.
 from __future__ import annotations
 
 import re
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 import nh3
-from markdown_it import MarkdownIt
 
 from tensorrepo.repo.objects.cache import LimitedCache
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
 MOST_BYTES: Final = 256 << 10  # that are rendered; a card is for people
 _RENDERED: Final[LimitedCache[str]] = LimitedCache(16 << 20)
-_PARSER: Final = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 # fmt: off
 _TAGS: Final = frozenset({
     "a", "abbr", "b", "blockquote", "br", "caption", "code", "dd", "del", "details", "div", "dl",
@@ -49,9 +51,16 @@ def render_card(text: str) -> str:
     shown = text.encode()[:MOST_BYTES].decode(errors="ignore")
     found = _RENDERED.get(shown)
     if found is None:
-        found = sanitize(_PARSER.render(_FRONT_MATTER.sub("", shown, count=1)))
+        found = sanitize(_parser().render(_FRONT_MATTER.sub("", shown, count=1)))
         _RENDERED.put(shown, found, len(shown) + len(found))
     return found
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # 30 ms, for the first card
+
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
 def sanitize(html: str) -> str:

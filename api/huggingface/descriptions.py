@@ -11,7 +11,6 @@ from math import prod
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.history import CommitRecord, HistoryFilter, list_history
@@ -139,6 +138,8 @@ def card_metadata(text: str) -> Json:
     front, end, _ = rest.partition("\n---")
     if first.strip() != "---" or not end:
         return {}
+    import yaml  # 20 ms, for the first card
+
     try:
         found = yaml.safe_load(front)
     except (yaml.YAMLError, ValueError, RecursionError):

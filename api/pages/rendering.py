@@ -14,12 +14,11 @@ from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tensorrepo.api.access.callers import Caller
@@ -27,6 +26,9 @@ from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.content.cards import render_card
 from tensorrepo.api.service import Service
 from tensorrepo.repo.tables import age_text, bounded_text, bytes_text, counted, moment_text
+
+if TYPE_CHECKING:  # loaded beside the first answers
+    from jinja2 import Environment
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -134,6 +136,8 @@ def compile_templates() -> None:
 @cache
 def templates() -> Environment:
     """The environment of all templates, made once."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,

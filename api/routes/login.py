@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
+from functools import cache
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote, urlsplit
 
 from fastapi import Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import DictLoader, Environment, StrictUndefined
 
 from tensorrepo.api.access.cookies import (
     STATE_COOKIE,
@@ -33,6 +33,9 @@ from tensorrepo.api.errors import HTTP_STATUSES
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import Error, RateLimitedError, UnauthenticatedError
+
+if TYPE_CHECKING:  # loaded with the first page
+    from jinja2 import Environment
 
 router: Final = deferred_router(include_in_schema=False)
 CALLBACK: Final = "/login/openid/callback"
@@ -67,11 +70,9 @@ _FRAME: Final = (
 {% if error %}<p class="e" role="alert">{{ error }}</p>{% endif %}
 {% block body %}{% endblock %}</main></body></html>"""
 )
-_PAGES: Final = Environment(
-    loader=DictLoader(
-        {
-            "frame": _FRAME,
-            "login": """{% extends "frame" %}{% block body %}
+_TEMPLATES: Final = {
+    "frame": _FRAME,
+    "login": """{% extends "frame" %}{% block body %}
 <form method="post" action="{{ base }}/login"><input type="hidden" name="next" value="{{ then }}">
 <label for="user">User</label><input id="user" name="user" autocomplete="username" required
  autofocus maxlength="100"><label for="password">Password</label><input id="password"
@@ -80,18 +81,14 @@ _PAGES: Final = Environment(
 {% if provider %}<a class="b" href="{{ base }}/login/openid?next={{ then | urlencode }}">
 Sign in with {{ provider }}</a>{% endif %}
 <p>Programs use a token: <code>tensorrepo login {{ url }}</code></p>{% endblock %}""",
-            "code": """{% extends "frame" %}{% block body %}
+    "code": """{% extends "frame" %}{% block body %}
 <p>This signs this browser in as whoever runs the service. The code is good once.</p>
 <form method="post" action="{{ base }}/login/code"><input type="hidden" name="code"
  value="{{ code }}"><input type="hidden" name="next" value="{{ then }}">
 <button autofocus>Sign in</button></form>{% endblock %}""",
-            "gone": """{% extends "frame" %}{% block body %}
+    "gone": """{% extends "frame" %}{% block body %}
 <p><a class="b" href="{{ to }}">Go on</a></p>{% endblock %}""",
-        }
-    ),
-    autoescape=True,
-    undefined=StrictUndefined,
-)
+}
 Next = Annotated[str, Query(max_length=2000)]
 User = Annotated[str, Form(max_length=100)]
 Password = Annotated[str, Form(max_length=1024)]
@@ -232,9 +229,16 @@ def _login_page(
     return response
 
 
+@cache
+def _pages() -> Environment:
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    return Environment(loader=DictLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
+
+
 def _page(request: Request, name: str, title: str, **values: object) -> HTMLResponse:
     told = {"error": None, "to": None, "title": title, "base": _base(request), **values}
-    return HTMLResponse(_PAGES.get_template(name).render(**told), headers=_HEADERS)
+    return HTMLResponse(_pages().get_template(name).render(**told), headers=_HEADERS)
 
 
 def _local(path: str) -> str:

@@ -2,8 +2,8 @@
 
 Metadata is made by a generator; every page of every fragment is the same 64 rows, so all can be
 read. A process that has just begun opens the repository, makes a stream and takes some batches, by
-groups of runs as from 2^22 runs on (of every row, of every second one, sorted by length, mixed), or
-with all runs in view.
+groups of runs as from 2^22 runs on (of every row, of every second one, sorted by length, mixed,
+packed), or with all runs in view; packed rows are arrays of any length.
 Its peak counts, beyond what it took when the repository was open.
 """
 
@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, encode_page
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
-from tensorrepo.formats.dataset.schema.values import FixedValues
+from tensorrepo.formats.dataset.schema.values import FixedValues, RaggedValues
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from harness import Options
 
 
-NAME, ROWS, BYTES, FRAGMENT_PAGES = "large", 64, 64, 32
+NAME, RAGGED, ROWS, BYTES, FRAGMENT_PAGES = "large", "ragged", 64, 64, 32
 PAGES = 500_000
 SCRIPT = Path(__file__).with_name("million_runs_steps.py")
 
@@ -51,25 +51,31 @@ def million_runs_memory(folder: Path, options: Options) -> dict[str, Any]:
         with repository.transaction("main", message="generate") as change:
             root = generate(change.core.objects, times * few // FRAGMENT_PAGES)
             change.core.stage(f"datasets/{NAME}", Entry(Kind.DATASET, root.digest))
+            root = generate(change.core.objects, times * few // FRAGMENT_PAGES, ragged=True)
+            change.core.stage(f"datasets/{RAGGED}", Entry(Kind.DATASET, root.digest))
         for how in ("grouped", "view", "buckets", "mix", "whole"):
-            found[f"{how}_{times}x"] = _steps(place, how)
+            found[f"{how}_{times}x"] = _steps(place, NAME, how)
+        for how in ("packed", "packed_whole"):
+            found[f"{how}_{times}x"] = _steps(place, RAGGED, how)
     peaks = [found[f"grouped_{times}x"]["peak_mib"] for times in (1, 10)]
     return found | {"growth": round(peaks[1] / peaks[0], 2), "goal": "growth <= 1.1"}
 
 
-def _steps(place: Path, how: str) -> dict[str, float]:
-    command = [sys.executable, str(SCRIPT), str(place), NAME, how]
+def _steps(place: Path, name: str, how: str) -> dict[str, float]:
+    command = [sys.executable, str(SCRIPT), str(place), name, how]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     answer: dict[str, float] = json.loads(run.stdout)
     return answer
 
 
-def generate(objects: ObjectSink, fragments: int) -> ObjectLink:
-    """A dataset of so many fragments, each of the same pages."""
-    column = Column("x", Tensor("uint8", (BYTES,)))
+def generate(objects: ObjectSink, fragments: int, *, ragged: bool = False) -> ObjectLink:
+    """A dataset of so many fragments, each of the same pages, whose rows may be `ragged` ones."""
+    column = Column("x", Tensor("uint8", (None if ragged else BYTES,)))
     column = replace(column, id=column_id(None, column))
-    values = np.arange(ROWS * BYTES, dtype=np.uint8).reshape(ROWS, BYTES)
-    page = encode_page(FixedValues(values), column.storage)
+    values = np.arange(ROWS * BYTES, dtype=np.uint8)
+    fixed = FixedValues(values.reshape(ROWS, BYTES))
+    ends = BYTES * np.arange(ROWS + 1)
+    page = encode_page(RaggedValues(ends, values, (None,)) if ragged else fixed, column.storage)
     chunk = objects.put(Kind.CHUNK, page.data.tobytes()).digest
     entries = np.repeat(page.entry.astype(PAGE_ENTRY).reshape(1), FRAGMENT_PAGES)
     entries["first_row"] = ROWS * np.arange(FRAGMENT_PAGES)

@@ -1,6 +1,6 @@
 """Streams some batches in a process of its own: a line of JSON, see `million_runs_memory`.
 
-python million_runs_steps.py REPOSITORY DATASET grouped|view|buckets|mix|whole
+python million_runs_steps.py REPOSITORY DATASET grouped|view|buckets|mix|packed|whole|packed_whole
 
 A view is of every second row. Buckets sort rows by lengths that take no memory; a mix is of the
 dataset and a view of it.
@@ -24,12 +24,15 @@ from tensorrepo.formats.dataset.selecting.row_bits import bits_of, spans
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Loading, StreamOptions, StreamSetup
-from tensorrepo.formats.dataset.streaming.order.items import RowLengths, RowSelection
+from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
+from tensorrepo.formats.dataset.streaming.plan.build import group_packing
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
+from tensorrepo.formats.dataset.streaming.plan.packed_groups import page_elements
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 
 BATCH, STEPS, WINDOW_BYTES = 256, 400, 1 << 20
+ITEM = 64  # elements of a packed item
 
 
 def measured(place: str, name: str, how: str) -> dict[str, float]:
@@ -39,8 +42,15 @@ def measured(place: str, name: str, how: str) -> dict[str, float]:
     before = _peak_bytes(anew=True)
     begun = time.perf_counter()
     eager = partial(whole_plan, dataset, dict(sizes))
-    is_whole = how == "whole"
-    stream = stream_of(dataset, eager()) if is_whole else by_groups(dataset, how, eager, sizes)
+    if how == "whole":
+        stream = stream_of(dataset, eager())
+    elif how == "packed_whole":
+        elements = page_elements(dataset, "x")
+        assert elements is not None, "no page is compressed"
+        packing = Packing(ITEM, None, elements)
+        stream = stream_of(dataset, whole_plan(dataset, sizes | {"packing": packing}))
+    else:
+        stream = by_groups(dataset, how, eager, sizes)
     batches = iter(stream)
     assert next(batches)["x"].shape == (BATCH, 64)
     first = time.perf_counter()
@@ -63,6 +73,8 @@ def by_groups(
     if how == "buckets":
         alike = np.broadcast_to(np.uint32(7), dataset.rows)
         sizes |= {"lengths": lambda: RowLengths("x", alike, 0), "bucket_steps": 50}
+    if how == "packed":
+        sizes["pack"] = partial(group_packing, dataset, "x", ITEM)
     if how in ("view", "mix"):
         sizes["choose"] = partial(every_second, dataset.rows)
     plan = plan_groups(dataset, ("x",), eager, **sizes)
@@ -80,7 +92,7 @@ def every_second(rows: int) -> RowSelection:
     return RowSelection(bits_of(rows, (np.arange(*each, 2) for each in spans(rows))), None, "")
 
 
-def whole_plan(dataset: Any, sizes: dict[str, int]) -> StreamPlan:
+def whole_plan(dataset: Any, sizes: dict[str, Any]) -> StreamPlan:
     return make_plan([("x", column_index(dataset, "x"))], **sizes)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     read_ignore,
 )
-from tensorrepo.formats.exchange.checkpoints.zip_ranges import BAD_ZIP
+from tensorrepo.formats.exchange.checkpoints.recognition import model_format
 from tensorrepo.formats.exchange.column_choice import EXCLUDE, ColumnChoice, without
 from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
@@ -239,23 +238,6 @@ def parse_options(given: Iterable[str]) -> dict[str, object]:
             raise InvalidInputError(f"an option is KEY=VALUE, got {item!r}")
         options[name.replace("-", "_")] = value
     return options
-
-
-def model_format(path: Path) -> str | None:
-    """The model format of a file ("safetensors", "gguf", ...), by content where it tells."""
-    with refusals(path, "file"), path.open("rb") as file:
-        head = file.read(16)
-        header_bytes = int.from_bytes(head[:8], "little")
-        if head[8:9] == b"{" and header_bytes <= path.stat().st_size - 8:
-            return "safetensors"
-    if head.startswith(b"GGUF"):
-        return "gguf"
-    if path.suffix.lower() == ".onnx":  # a protobuf message has no mark
-        return "onnx"
-    if head.startswith(b"PK"):
-        with refusals(path, "zip file", *BAD_ZIP), zipfile.ZipFile(path) as archive:
-            return "torch" if any(n.endswith("data.pkl") for n in archive.namelist()) else None
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isqrt
 from pathlib import Path
@@ -53,8 +53,8 @@ from tensorrepo.formats.search_index.stored_index import (
     StoredIndex,
 )
 from tensorrepo.formats.search_index.tuning import tuned
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 
 TUNED_ROWS: Final = 4096  # at least; of smaller segments all parts are looked into
 TRAINED_ROWS: Final = 256  # at least, of which a quantiser learns
@@ -191,6 +191,10 @@ def build_index(
     """
     column = dataset.schema.column(name)
     plan = plan_index(dataset, column, request, before)
+    # It is read whole before it is called up to date. One that grows is not: each row added to a
+    # large index would read all of it.
+    if plan.kept and not len(plan.rows) and (why := _damage(objects, plan.kept)):
+        plan = replace(plan_index(dataset, column, request, None), anew=why)
     segments = list(plan.kept)
     most = _most_rows(request, column)
     for low in range(0, len(plan.rows), most):
@@ -213,6 +217,17 @@ def build_index(
         dataset.rows, plan.unknown, again, len(segments), index.size_bytes, plan.anew
     )
     return index, report
+
+
+def _damage(objects: ObjectSource, segments: Iterable[IndexSegment]) -> str:
+    """Why the files of segments are not whole; empty where they are."""
+    for segment in segments:
+        for part in (part for file in segment.files for part in file.parts):
+            try:
+                objects.get(part)
+            except (CorruptError, NotFoundError) as error:
+                return f"it is damaged: {error}"
+    return ""
 
 
 def _segment(

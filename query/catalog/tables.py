@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import (
+    TEXT,
     BigInteger,
     Boolean,
     Column,
@@ -38,7 +39,6 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 SQLITE: Final = "sqlite"

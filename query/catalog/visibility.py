@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import Connection, select, text
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.loader import chunks
 

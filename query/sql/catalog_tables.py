@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Subquery, Table, select
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
 from tensorrepo.formats.dataset.metadata.tree_read import read_index, read_leaf, read_patches
 from tensorrepo.formats.dataset.pages.page import (

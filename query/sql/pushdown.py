@@ -24,9 +24,9 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     column_index,
@@ -46,7 +46,7 @@ from tensorrepo.repo.threads import ordered_map
 
 # Gives physical rows, ascending, outside of which a condition is true for none; None: a scan has to
 # look.
-FindCandidates: TypeAlias = Callable[[pc.Expression], "NDArray[np.int64] | None"]
+FindCandidates: TypeAlias = "Callable[[pc.Expression], NDArray[np.int64] | None]"
 
 
 class ScannedTable(Protocol):

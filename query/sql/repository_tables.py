@@ -54,7 +54,7 @@ class Used:
     stored: StoredDataset
 
 
-FindByIndex: TypeAlias = Callable[[Used, StoredDataset, pc.Expression], "Ints | None"]
+FindByIndex: TypeAlias = "Callable[[Used, StoredDataset, pc.Expression], Ints | None]"
 
 
 class AskedCatalog(Protocol):

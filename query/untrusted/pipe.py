@@ -25,8 +25,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.selecting.expression import (
     ArrowCall,
     ColumnRef,

@@ -29,8 +29,8 @@ from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.query.sql.duck import Params, QueryTables, is_listing, reworded, table_listing
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of

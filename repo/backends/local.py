@@ -1,4 +1,4 @@
-"""Local storage backend: durable, create-only files on a disk, and checks of its mount.
+"""Local storage backend: durable, create-only files on a disk.
 
 Write temporary files, fsync them, link them to their names, fsync the folders: in this order, and
 an acknowledged key is durable, a taken name is noticed, and a crash leaves only temporaries. Other
@@ -17,16 +17,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tensorrepo.repo.backends.base import (
     PART_PREFIX,
@@ -40,6 +41,7 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
+from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.errors import (
     Error,
@@ -48,7 +50,9 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.threads import ThreadFlights
+from tensorrepo.repo.threads import ThreadFlights, ordered_map
+
+T = TypeVar("T")
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0
@@ -428,78 +432,6 @@ def _remove_unlocked(name: str, at: int) -> None:
             os.close(fd)
 
 
-MOUNTINFO = Path("/proc/self/mountinfo")
-_LOCAL = re.compile(
-    "apfs|bcachefs|btrfs|ext[234]|f2fs|hfs|jfs|nilfs2|overlay|ramfs|reiserfs|tmpfs|ufs|xfs|zfs"
-)
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One mounted file system: where, of which type, with which options; the number of its device,
-    such as ``0:52``.
-    """
-
-    point: str
-    type: str
-    options: frozenset[str]
-    device: str = ""
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.ATOMIC if _LOCAL.fullmatch(self.type) else Guarantee.SINGLE_WRITER
-
-    @property
-    def reserves(self) -> bool:
-        """Whether writing into room that was reserved takes less of the processor's time: a quarter
-        on ext4, where it was measured. Elsewhere the C library may fill that room with zeros.
-        """
-        return self.type == "ext4" and hasattr(os, "posix_fallocate")
-
-
-UNKNOWN = Mount("/", "unknown", frozenset())
-
-
-def mount_of(path: Path, mountinfo: Path = MOUNTINFO) -> Mount:
-    """The mount that `path` (it need not exist) lies on; `UNKNOWN` where the system won't tell."""
-    return find_mount(str(path.resolve()), _mount_table(mountinfo))
-
-
-def mount_over(folder: Path) -> Mount | None:
-    """What is mounted over `folder` itself, without asking that file system for anything."""
-    found = find_mount(str(folder), _mount_table(MOUNTINFO))
-    return found if found.point == str(folder) and found is not UNKNOWN else None
-
-
-def _mount_table(mountinfo: Path) -> str:
-    """The table of mounts; empty where the system won't tell."""
-    try:
-        return mountinfo.read_text("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-
-
-def find_mount(path: str, table: str) -> Mount:
-    """The deepest mount above the absolute `path`; of two at one point the later hides the other.
-
-    Source:
-        proc(5), /proc/pid/mountinfo.
-    """
-    best = UNKNOWN
-    for line in table.split("\n"):  # names may have what else is taken for a blank or a new line
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")
-        if len(fields) < 6 or len(kind) < 2:
-            continue
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        above = path == point or path.startswith(point.rstrip("/") + "/")
-        if above and (len(point) >= len(best.point) or best is UNKNOWN):
-            options = {*fields[5].split(","), *kind[-1].split(",")}
-            best = Mount(point, kind[0], frozenset(options), fields[2])
-    return best
-
-
 # A file this large is synced in the background while the next one is encoded. Smaller ones wait
 # for each other: files that begin to be written together share a commit of the file system's
 # journal, which made 64 of them 3 times faster to sync than one after the other.
@@ -507,6 +439,10 @@ LARGE_BYTES = 1 << 20
 _BATCH_FILES = 64
 _BATCH_BYTES = 1 << 20  # a transfer that is killed fetches what had not landed once more
 _SYNC_THREADS = 2
+# Each sync waits until the drive wrote out its cache: those that wait at once share that. A thread
+# for each of a few costs more, where the processor is busy.
+_SYNCS_AT_ONCE = 8
+_SYNCS_EACH = 4
 _UNSYNCED_BYTES = 256 << 20
 
 
@@ -634,8 +570,9 @@ class LocalBackend(CommonBackend):
             while inner not in self._durable_folders:
                 above.add(inner)
                 inner = split(inner)[0]
+        _side_by_side(self._disk.sync_folder, sorted(wanted, reverse=True))
         # Somebody else may have made the folder a moment ago: who first uses it syncs its name.
-        for folder in sorted(wanted | {split(inner)[0] for inner in above}, reverse=True):
+        for folder in sorted({split(inner)[0] for inner in above} - wanted, reverse=True):
             self._disk.sync_folder(folder)
         self._durable_folders |= above
 
@@ -762,8 +699,7 @@ class LocalUploads(Uploads):
         if len(batch) > 1:
             for _, staged in batch:
                 self._disk.start_sync(staged)
-        for _, staged in batch:
-            self._disk.sync(staged)
+        _side_by_side(self._disk.sync, [staged for _, staged in batch])
         exclusive = self._backend.guarantee is Guarantee.ATOMIC
         for key, staged in batch:
             created = self._disk.link(staged, key, exclusive=exclusive)
@@ -774,6 +710,21 @@ class LocalUploads(Uploads):
                 self._disk.close(staged)
             else:
                 self._disk.discard(staged)
+
+
+def _side_by_side(sync: Callable[[T], None], items: Sequence[T]) -> None:
+    """Sync all of them; raises what the first that failed did, when none is under way."""
+    threads = min(len(items) // _SYNCS_EACH, _SYNCS_AT_ONCE)
+    if threads < 2:
+        for item in items:
+            sync(item)
+        return
+
+    def sync_some(first: int) -> None:
+        for item in items[first::threads]:
+            sync(item)
+
+    deque(ordered_map(range(threads), sync_some, threads=threads, name="sync"), maxlen=0)
 
 
 def _cut_short(key: str) -> bytes:

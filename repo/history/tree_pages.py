@@ -11,9 +11,10 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.names import folded, is_path
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import EditedLinks, Kind
 
 VERSION = 2
 HEADER = Struct("<BBH")  # version, level, items
@@ -89,6 +90,17 @@ class Page:
 
     level: int
     items: tuple[TreeItem, ...]
+    _least_bytes: int = field(default=-1, repr=False, compare=False)
+
+    @property
+    def least_bytes(self) -> int:
+        """What it takes beside its header, and beside what is left of its paths. Summed once."""
+        if self._least_bytes < 0:
+            behind = sum(
+                len(e.summary) + DIGEST_BYTES * (e.storage is not None) for _, e in self.items
+            )
+            object.__setattr__(self, "_least_bytes", len(self.items) * ITEM.size + behind)
+        return self._least_bytes
 
     @property
     def last(self) -> str:
@@ -97,8 +109,7 @@ class Page:
 
     def links(self) -> tuple[Digest, ...]:
         """What an object that holds this page must link to."""
-        digests = {entry.digest for _, entry in self.items}
-        return tuple(sorted(digests | {e.storage for _, e in self.items if e.storage is not None}))
+        return tuple(sorted(_digests_of(self.items)))
 
 
 # A commit, its judge and its merge ask for the same few pages again and again; pages are immutable.
@@ -168,17 +179,37 @@ def _equal_ends(old: Sequence[TreeItem], new: Sequence[TreeItem]) -> tuple[int, 
     The very same entries: equality leaves out the summary. Of those at the end one less than are
     equal, for the first one's bytes depend on the path before it.
     """
-    most, head, tail = min(len(old), len(new)), 0, 0
-    while head < most and old[head][1] is new[head][1] and old[head][0] == new[head][0]:
-        head += 1
-    most -= head
-    while (
-        tail < most
-        and old[-1 - tail][1] is new[-1 - tail][1]
-        and (old[-1 - tail][0] == new[-1 - tail][0])
-    ):
-        tail += 1
-    return head, max(tail - 1, 0)
+    most = min(len(old), len(new))
+    head = _equal_start(zip(old, new, strict=False))
+    backwards = zip(reversed(old), reversed(new), strict=False)
+    return head, max(_equal_start(islice(backwards, most - head)) - 1, 0)
+
+
+def _equal_start(pairs: Iterable[tuple[TreeItem, TreeItem]]) -> int:
+    """How many pairs of items the sequence begins with that have the same bytes."""
+    count = 0
+    for old, new in pairs:
+        if old is not new and (old[1] is not new[1] or old[0] != new[0]):
+            break
+        count += 1
+    return count
+
+
+def edited_links(old: Page, name: Digest, new: Page) -> EditedLinks:
+    """What `new` links to, beside the page `name`."""
+    head, tail = _equal_ends(old.items, new.items)
+    was = _digests_of(old.items[head : len(old.items) - tail])
+    now = _digests_of(new.items[head : len(new.items) - tail])
+    kept = chain(new.items[:head], new.items[len(new.items) - tail :])
+    gone = was - now
+    for _, entry in kept if gone else ():
+        gone -= {entry.digest, entry.storage}  # another path names it, too
+    return EditedLinks(name, sorted(gone), sorted(now - was), new.links)
+
+
+def _digests_of(items: Iterable[TreeItem]) -> set[Digest]:
+    found = {entry.digest for _, entry in items}
+    return found | {entry.storage for _, entry in items if entry.storage is not None}
 
 
 def encode_root(page: Page) -> bytes | None:
@@ -188,16 +219,10 @@ def encode_root(page: Page) -> bytes | None:
     """
     if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
         return None
-    if least_page_bytes(page.items) > MAX_ROOT_BYTES:
+    if page.least_bytes > MAX_ROOT_BYTES:
         return None
     encoded = encode_page(page)
     return encoded if len(encoded) <= MAX_ROOT_BYTES else None
-
-
-def least_page_bytes(items: Sequence[TreeItem]) -> int:
-    """What a page of these takes beside its header, and beside what is left of their paths."""
-    behind = sum(len(e.summary) + DIGEST_BYTES * (e.storage is not None) for _, e in items)
-    return len(items) * ITEM.size + behind
 
 
 def shared_length(a: str, b: str) -> int:

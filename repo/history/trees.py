@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -31,9 +31,9 @@ from tensorrepo.repo.history.tree_pages import (
     clash,
     decode_page,
     decode_root,
+    edited_links,
     encode_page,
     encode_root,
-    least_page_bytes,
     page_ends,
 )
 from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
@@ -381,6 +381,7 @@ class _Region:
     ends: list[int] = field(default_factory=list)  # of the new pages in `items`
     added: set[str] = field(default_factory=set)
     replaced: list[Page] = field(default_factory=list)
+    names: dict[str, Digest] = field(default_factory=dict)  # of those, by their last paths
     following: _Span | None = None
 
 
@@ -409,8 +410,14 @@ def _region(pages: _Pages, level: int, pending: deque[tuple[str, Entry | None]])
         elif not mine and len(region.items) == (region.ends[-1] if region.ends else 0):
             region.following = span
             break
-        _apply(region, pages.load(span), mine)
-        region.ends += page_ends(region.items, level, region.ends[-1] if region.ends else 0)
+        if span.parent is not None:
+            region.names[span.last] = span.parent.items[span.place][1].digest
+        start = region.ends[-1] if region.ends else 0
+        is_aligned = len(region.items) == start
+        if _apply(region, pages.load(span), mine) or not is_aligned:
+            region.ends += page_ends(region.items, level, start)
+        else:  # paths alone decide where pages end
+            region.ends.append(len(region.items))
     assert region is not None, "every tree has a page"
     if len(region.items) > (region.ends[-1] if region.ends else 0):
         region.ends.append(len(region.items))
@@ -426,35 +433,40 @@ def _take(
     return taken
 
 
-def _apply(region: _Region, page: Page, edits: list[tuple[str, Entry | None]]) -> None:
-    """Add `page`, edited, to the end of `region`."""
+def _apply(region: _Region, page: Page, edits: list[tuple[str, Entry | None]]) -> bool:
+    """Add `page`, edited, to the end of `region`; whether it has other paths then."""
     region.replaced.append(page)
+    added, removed = len(region.added), False
     if len(edits) > _FEW_EDITS:
         merged = dict(page.items)
         for path, entry in edits:
             if entry is None:
-                merged.pop(path, None)
+                removed |= merged.pop(path, None) is not None
                 continue
             if path not in merged:
                 region.added.add(path)
             merged[path] = entry
         region.items += sorted(merged.items(), key=lambda item: path_key(item[0]))
-        return
+        return removed or len(region.added) > added
     items = list(page.items)
     for path, entry in edits:
         place = bisect_left(items, path_key(path), key=lambda item: path_key(item[0]))
         is_there = place < len(items) and items[place][0] == path
         if entry is None:
             del items[place : place + is_there]
+            removed |= is_there
             continue
         if not is_there:
             region.added.add(path)
         items[place : place + is_there] = [(path, entry)]
     region.items += items
+    return removed or len(region.added) > added
 
 
 def _clashes_in(pages: _Pages, region: _Region) -> Iterator[tuple[str, str, str]]:
     """Neighbours that clash: one of them is new, as the old tree had none."""
+    if not region.added:
+        return
     paths = [path for path, _ in region.items]
     if paths and region.following is not None and paths[-1] in region.added:
         paths.append(pages.load(region.following).items[0][0])
@@ -474,13 +486,19 @@ def _store(objects: ObjectSink, pages: _Pages, region: _Region) -> dict[str, Ent
         if old.get(page.last) == page:
             del edits[page.last]
         else:
-            path, entry = _put(objects, pages, page)
+            beside, name = old.get(page.last), region.names.get(page.last)
+            links = (
+                page.links()
+                if beside is None or name is None
+                else (edited_links(beside, name, page))
+            )
+            path, entry = _put(objects, pages, page, links)
             edits[path] = entry
     return edits
 
 
-def _put(objects: ObjectSink, pages: _Pages, page: Page) -> TreeItem:
-    link = objects.put(Kind.TREE_PAGE, encode_page(page), page.links())
+def _put(objects: ObjectSink, pages: _Pages, page: Page, links: Iterable[Digest]) -> TreeItem:
+    link = objects.put(Kind.TREE_PAGE, encode_page(page), links)
     pages.learn(link.digest, page)
     return page.last, Entry(Kind.TREE_PAGE, link.digest)
 
@@ -492,7 +510,8 @@ def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[TreeItem]
         if not ends or ends[-1] < len(items):
             ends.append(len(items))
         cuts = pairwise([0, *ends])
-        items = [_put(objects, pages, Page(level, tuple(items[a:b]))) for a, b in cuts]
+        made = [Page(level, tuple(items[a:b])) for a, b in cuts]
+        items = [_put(objects, pages, page, page.links()) for page in made]
         level += 1
     while level and (lower := _joined(pages, level, items)) is not None:
         level, items, root = level - 1, *lower
@@ -508,11 +527,11 @@ def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeI
     joined: list[TreeItem] = []
     least_bytes = 0
     for index in range(len(refs)):
-        items = pages.child(parent, index, joined[-1][0] if joined else "").items
-        least_bytes += least_page_bytes(items)
+        page = pages.child(parent, index, joined[-1][0] if joined else "")
+        least_bytes += page.least_bytes
         if least_bytes > MAX_ROOT_BYTES:
             return None
-        joined += items
+        joined += page.items
     root = encode_root(Page(level - 1, tuple(joined)))
     return None if root is None else (joined, root)
 

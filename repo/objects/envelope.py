@@ -17,11 +17,14 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 from struct import Struct
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import zstandard
@@ -44,6 +47,7 @@ assert HEADER.size == 32, "docs/spec/objects.md promises a 32-byte header"
 LINK = Struct("<32sIHBB")  # digest, low 32 and high 16 bits of `bytes`, kind, flags
 assert LINK.size == 40, "docs/spec/objects.md promises 40-byte links"
 LEAF_FLAG = 1
+_DIGEST_OF = attrgetter("digest")
 
 
 class Kind(IntEnum):
@@ -253,7 +257,7 @@ class ObjectSink(ObjectSource, Protocol):
 
 
 def encode_object(
-    kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[ObjectLink] = ()
+    kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[ObjectLink] | LinkTable = ()
 ) -> EncodedObject:
     """The bytes and the name of an object. No payload byte is copied.
 
@@ -266,20 +270,73 @@ def encode_object(
     # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
     views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     payload_bytes = sum(view.nbytes for view in views)
-    by_digest = {link.digest: link for link in links}
-    ordered = [by_digest[digest] for digest in sorted(by_digest)]
-    head = bytearray(
-        HEADER.pack(MAGIC, VERSION, kind, kind.alignment, 0, len(ordered), 0, payload_bytes, 0)
-    )
-    for link in ordered:
-        low, high = link.bytes & 0xFFFFFFFF, link.bytes >> 32
-        head += LINK.pack(digest_bytes(link.digest), low, high, link.kind, int(link.leaf))
-    head += bytes(_aligned(len(head), kind.alignment) - len(head))
-    stored: tuple[Buffer, ...] = (bytes(head), *views)
+    table = links if isinstance(links, LinkTable) else link_table(links)
+    count = len(table.links)
+    head = HEADER.pack(MAGIC, VERSION, kind, kind.alignment, 0, count, 0, payload_bytes, 0)
+    head_bytes = _aligned(len(head) + len(table.data), kind.alignment)
+    stored: tuple[Buffer, ...] = ((head + table.data).ljust(head_bytes, b"\0"), *views)
     digest = object_digest(stored)
-    total = len(head) + payload_bytes
-    link = ObjectLink(digest, total, kind, not ordered)
-    return EncodedObject(link, stored, _links=tuple(ordered))
+    link = ObjectLink(digest, head_bytes + payload_bytes, kind, not count)
+    return EncodedObject(link, stored, _links=table.links)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTable:
+    """Links in the order of their digests, each once, and their bytes."""
+
+    links: tuple[ObjectLink, ...]
+    data: bytes
+
+    def edited(self, gone: Iterable[Digest], come: Iterable[ObjectLink]) -> LinkTable:
+        """Without the links of the digests `gone`, and with those that `come`."""
+        links, data = list(self.links), bytearray(self.data)
+        for digest in gone:
+            place, is_there = _place(links, digest)
+            del links[place : place + is_there]
+            del data[place * LINK.size : (place + is_there) * LINK.size]
+        for link in come:
+            place, is_there = _place(links, link.digest)
+            links[place : place + is_there] = [link]
+            data[place * LINK.size : (place + is_there) * LINK.size] = _packed(link)
+        return LinkTable(tuple(links), bytes(data))
+
+
+def link_table(links: Iterable[ObjectLink]) -> LinkTable:
+    """The table of links in any order; repeated ones are in it once."""
+    by_digest = {link.digest: link for link in links}
+    ordered = tuple(by_digest[digest] for digest in sorted(by_digest))
+    return LinkTable(ordered, b"".join(map(_packed, ordered)))
+
+
+def _place(links: list[ObjectLink], digest: Digest) -> tuple[int, bool]:
+    """Where a link stands, or would, and whether it is there."""
+    place = bisect_left(links, digest, key=_DIGEST_OF)
+    return place, place < len(links) and links[place].digest == digest
+
+
+def _packed(link: ObjectLink) -> bytes:
+    low, high = link.bytes & 0xFFFFFFFF, link.bytes >> 32
+    return LINK.pack(bytes.fromhex(link.digest), low, high, link.kind, link.leaf)
+
+
+@dataclass(frozen=True, slots=True)
+class EditedLinks:
+    """What an object links to, as a change of what another one does.
+
+    Attributes:
+        beside: that other object.
+        gone: what it alone links to.
+        come: what the new one alone links to.
+        whole: gives all that the new one links to.
+    """
+
+    beside: Digest
+    gone: Sequence[Digest]
+    come: Sequence[Digest]
+    whole: Callable[[], Iterable[Digest]]
+
+    def __iter__(self) -> Iterator[Digest]:
+        return iter(self.whole())
 
 
 def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
@@ -433,13 +490,23 @@ _COMPRESS_UPTO_BYTES = 64 << 20
 _SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
 
 
+_COMPRESSORS: Final = threading.local()  # one each: it takes longer to make one than to use it
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    made: zstandard.ZstdCompressor | None = getattr(_COMPRESSORS, "made", None)
+    if made is None:
+        made = _COMPRESSORS.made = zstandard.ZstdCompressor(level=3)
+    return made
+
+
 def stored_form(encoded: EncodedObject) -> tuple[Buffer, ...]:
     """The bytes to store: metadata is zstd-compressed where that pays. Names never depend on it."""
     size = encoded.link.bytes
     compressible = encoded.link.kind.compressible
     if not compressible or not _COMPRESS_FROM_BYTES <= size <= _COMPRESS_UPTO_BYTES:
         return encoded.parts
-    packed = zstandard.ZstdCompressor(level=3).compress(b"".join(encoded.parts))
+    packed = _compressor().compress(b"".join(encoded.parts))
     worth = _SMALLEST_STORED_BYTES <= len(packed) <= size * 7 // 8
     return (packed,) if worth else encoded.parts
 

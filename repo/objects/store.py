@@ -36,6 +36,7 @@ from tensorrepo.repo.objects.envelope import (
     CheckedSpan,
     Envelope,
     Kind,
+    LinkTable,
     ObjectLink,
     decode_header,
     decode_object,
@@ -52,6 +53,7 @@ T = TypeVar("T")
 _REMEMBERED_BYTES = 64 << 20
 REMEMBER_UPTO_BYTES = 1 << 20
 _REMEMBERED_LINKS = 1 << 17
+_TABLES_BYTES = 1 << 20
 VERIFY_BYTES = 8 << 20
 _PACK_PAYLOAD = 1 << Kind.HISTORY_PACK.alignment  # behind the header of an object without links
 assert HEADER.size < _PACK_PAYLOAD
@@ -101,6 +103,7 @@ class ObjectStore:
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
+        self.tables = LimitedCache[LinkTable](_TABLES_BYTES)  # of tree pages that were put here
         self._maps = LimitedCache[memoryview](map_limit())
         # Where the data of a lazy clone is, asked for when it is first needed.
         self.promised: Callable[[], ObjectStore] | None = None

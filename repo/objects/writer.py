@@ -16,14 +16,17 @@ from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     CheckedSpan,
+    EditedLinks,
     EncodedObject,
     Envelope,
     Kind,
+    LinkTable,
     ObjectLink,
     decode_header,
     decode_object,
     encode_object,
     expand,
+    link_table,
     stored_form,
 )
 from tensorrepo.repo.objects.incarnations import object_key
@@ -57,9 +60,19 @@ class ObjectWriter:
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
     ) -> ObjectLink:
         """Store one object; durable after `flush`. Its parts must not change before that."""
-        return self.put_encoded(
-            encode_object(kind, payload, [self.describe(digest) for digest in links])
-        )
+        table = self._table(links)
+        link = self.put_encoded(encode_object(kind, payload, table))
+        if kind is Kind.TREE_PAGE:
+            self.store.tables.put(link.digest, table, len(table.data))
+        return link
+
+    def _table(self, links: Iterable[Digest]) -> LinkTable:
+        # Of what was purged a link says what stands for it now, which others' links did not.
+        if isinstance(links, EditedLinks) and self.store.standing() is None:
+            known = self.store.tables.get(links.beside)
+            if known is not None:
+                return known.edited(links.gone, [self.describe(each) for each in links.come])
+        return link_table(map(self.describe, links))
 
     def put_encoded(self, encoded: EncodedObject) -> ObjectLink:
         """Store an object whose links are known to be right."""

@@ -43,8 +43,9 @@ def index_create_command(
 
     `search` finds rows by it, and conditions do by one of values. Where rows changed since, these
     are compared as well, so that no answer is of what was; called again, this reads and indexes
-    them alone. Without --kind the index is of the kind that there is, else ivf_pq of vectors, text
-    (BM25) of text, and btree (equality and ranges) of any other column.
+    them alone. One that is damaged is made anew. Without --kind the index is of the kind that there
+    is, else ivf_pq of vectors, text (BM25) of text, and btree (equality and ranges) of any other
+    column.
 
     Examples:
         tensorrepo index create photos embedding
@@ -72,6 +73,8 @@ def _number(text: str) -> tuple[str, int]:
 
 
 def _text(path: str, report: IndexReport, *, changed: bool) -> str:
+    if not changed and report.anew:  # its files were written again, and came out the same
+        return f"{path} was made anew, as {report.anew}"
     if not changed:
         return f"{path} is up to date ({output.counted(report.rows, 'row')})"
     what = f"{output.counted(report.indexed, 'row')} indexed of {report.rows:,}"

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from tensorrepo.repo.backends.service_errors import error_of, moved_url
 from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tensorrepo.repo.errors import Error, StorageError
+from tensorrepo.repo.http_client import httpx, verification
 from tensorrepo.repo.typed_decoding import from_json
 
 AnswerT = TypeVar("AnswerT")
@@ -41,7 +41,11 @@ class Connection:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(
-            base_url=self.url + _API, headers=headers, timeout=timeout, follow_redirects=False
+            base_url=self.url + _API,
+            headers=headers,
+            timeout=timeout,
+            verify=verification(self.url),
+            follow_redirects=False,
         )
 
     def __repr__(self) -> str:

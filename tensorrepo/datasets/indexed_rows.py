@@ -16,7 +16,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, live_rows
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.selecting.predicate import RowExpression
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of
-from tensorrepo.formats.dataset.selecting.select_rows import Where, find_rows
+from tensorrepo.formats.dataset.selecting.select_rows import Where, find_rows, named_columns
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition
 from tensorrepo.formats.search_index.indexed_values import rows_by_indexes
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
@@ -87,4 +87,7 @@ def _expression(where: Where, schema: Schema) -> pc.Expression | None:
         return where.expression
     if isinstance(where, RowExpression):
         return where.bound(schema)
-    return where if isinstance(where, pc.Expression) else None
+    if not isinstance(where, pc.Expression):
+        return None
+    named_columns(where, schema)  # what a scan refuses, an index does not answer
+    return where

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tensorrepo.repo.backends.local import mount_over
+from tensorrepo.repo.backends.mounts import mount_over
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.this_machine import set_unless_set
 

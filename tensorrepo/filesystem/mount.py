@@ -34,7 +34,7 @@ from tensorrepo.filesystem.libfuse import (
 )
 from tensorrepo.formats.files.base import PresentedFile
 from tensorrepo.formats.files.commit_files import CommitFiles, FileFacts
-from tensorrepo.repo.backends.local import mount_over
+from tensorrepo.repo.backends.mounts import mount_over
 from tensorrepo.repo.errors import (
     ConflictError,
     Error,

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from tensorrepo.connect import Machine, cache_limit
 from tensorrepo.context import Context
 from tensorrepo.formats.common import compute as pc
@@ -108,9 +110,12 @@ def create_index(
     asked = kind or _kind_there(stage, path, dataset.schema, column)
     place = index_path(path, dataset.schema, column, family_of(asked))
     there = stage.entry(place)
-    before = None
+    before, damaged = None, ""
     if there is not None and there.kind is Kind.SEARCH_INDEX:
-        before = open_index(stage.objects, there.digest)
+        try:
+            before = open_index(stage.objects, there.digest)
+        except (CorruptError, NotFoundError) as error:
+            damaged = f"it is damaged: {error}"
     if before is not None and before.column_id == column.id and kind is None:
         asked, metric = before.kind, metric or before.metric or None
         options = options or before.options
@@ -119,7 +124,8 @@ def create_index(
     index, report = build_index(
         stage.objects, indexes, dataset, path, name, request, before, progress
     )
-    if there is None or (before is not None and not index.equals(before)):
+    report = msgspec.structs.replace(report, anew=report.anew or damaged)
+    if there is None or damaged or (before is not None and not index.equals(before)):
         stage.stage(place, write_index(stage.objects, index)[1])
     return place, report
 
@@ -195,8 +201,8 @@ def unless_damaged(path: str, ask: Callable[[], Ints | None]) -> Ints | None:
         return ask()
     except (CorruptError, NotFoundError) as error:
         warnings.warn(
-            f"no index of {path} was asked, all rows are scanned: {error} Or remove the index, and "
-            "make it again by `tensorrepo index create`.",
+            f"no index of {path} was asked, all rows are scanned: {error} Or make it anew by "
+            "`tensorrepo index create`.",
             stacklevel=3,
         )
         return None

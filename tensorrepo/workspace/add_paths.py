@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from tensorrepo.formats.exchange import registry
+from tensorrepo.formats.exchange.checkpoints.recognition import model_format
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
 from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -77,7 +78,7 @@ def _space_of(place: Path, format_name: str | None) -> str:
 
 
 def _holds_model(file: Path) -> bool:
-    return file.stat().st_size > 0 and registry.model_format(file) is not None
+    return file.stat().st_size > 0 and model_format(file) is not None
 
 
 def add_all(

@@ -13,7 +13,7 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Backend, Guarantee
-from tensorrepo.repo.backends.local import Mount, mount_of
+from tensorrepo.repo.backends.mounts import Mount, mount_of
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.fsck import ObjectTotals

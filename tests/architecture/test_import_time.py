@@ -66,6 +66,24 @@ for words in (["status"], ["log", "-n", "5"], ["diff"], ["diff", "HEAD~1"], ["ls
     sys.stdout = sys.__stdout__
 print(json.dumps(sorted(sys.modules)))
 """
+SERVED = """
+import json, os, sys
+from pathlib import Path
+from tensorrepo.cli import serve
+
+settings = serve.make_settings(data=Path(sys.argv[1]), port=0)
+service = serve.open_service(settings, os.environ)
+serve.server.first_token(service.accounts)
+serve.create_app(service=service)
+print(json.dumps(sorted(sys.modules)))
+service.close()
+"""
+# What no first answer needs: pages, cards, sign-in elsewhere, revisions, engines, readers of rows.
+LATER = {
+    "PIL", "alembic", "cryptography", "duckdb", "httpx", "jinja2", "joserfc", "markdown_it",
+    "pandas", "pyarrow.compute", "pyarrow.dataset", "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.orm", "tensorrepo.formats.exchange.formats", "torch", "yaml",
+}  # fmt: skip
 # What those commands need not: arrays, engines, pydantic (by typer), and clients of remote stores.
 SPARED = {"asyncio", "duckdb", "numpy", "obstore", "pyarrow", "pydantic", "sqlalchemy", *ENGINES}
 
@@ -111,3 +129,10 @@ def test_commands_that_look_around_load_no_array_no_engine_and_no_client(tmp_pat
     assert "datasets/pets  dataset  2 rows x 1 column" in done.stderr
     assert SPARED & loaded == set()
     assert HANDLES & loaded == set()  # of the SDK: they bring as much again
+
+
+def test_a_service_starts_without_what_pages_cards_and_foreign_files_need(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVED, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    assert LATER & set(json.loads(done.stdout)) == set()

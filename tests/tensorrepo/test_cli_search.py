@@ -172,6 +172,7 @@ def test_a_damaged_index_is_passed_over_with_a_warning_and_made_again(shell: She
     assert (code, found.split()) == (0, ["n", str((years == 5).sum())])
     assert errors.startswith("warning: no index of datasets/photos was asked")
     assert len(errors.splitlines()) == 1  # no line of code
-    shell("rm", "indexes/photos/year.values")
-    shell("index", "create", "photos", "year")
+    told = shell.run("index", "create", "photos", "year").stdout
+    assert told.startswith("indexes/photos/year.values was made anew, as it is damaged: ")
     assert shell.finish(*query)[2] == ""
+    assert "is up to date" in shell.run("index", "create", "photos", "year").stdout

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from tensorrepo.repo.backends.local import Mount
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.backends.mounts import Mount
 from tensorrepo.repo.errors import PermissionDenied
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key

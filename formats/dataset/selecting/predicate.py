@@ -21,6 +21,7 @@ import pyarrow as pa
 from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
+from tensorrepo.formats.dataset.schema.types import Decimal as DecimalType
 from tensorrepo.formats.dataset.selecting.expression import (
     ArrowCall,
     ColumnRef,
@@ -216,6 +217,7 @@ def _built(node: ExpressionNode, schema: Schema) -> pc.Expression:
         case ArrowCall(function, (left, right)):
             if function in _COMPARED:
                 left, right = _class_named(left, right, schema), _class_named(right, left, schema)
+                left, right = _narrowed(left, right, schema), _narrowed(right, left, schema)
             return _INFIX[function][1](_built(left, schema), _built(right, schema))
     raise InvalidInputError(f"an expression that is not understood: {node!r:.200}")
 
@@ -235,6 +237,22 @@ def _class_named(node: ExpressionNode, beside: ExpressionNode, schema: Schema) -
     if isinstance(node, Literal) and pa.types.is_string(node.value.type):
         return Literal(_numbered(pa.array([node.value]), beside, schema)[0])
     return node
+
+
+def _narrowed(node: ExpressionNode, beside: ExpressionNode, schema: Schema) -> ExpressionNode:
+    """A whole number as the smallest type that holds it, where it is compared with decimals.
+
+    Arrow compares them exactly, but casts a larger type than the number needs, and gives up.
+    """
+    if not (isinstance(node, Literal) and pa.types.is_integer(node.value.type)):
+        return node
+    if not isinstance(beside, ColumnRef) or beside.name not in schema:
+        return node
+    if not isinstance(schema.column(beside.name).type, DecimalType) or not node.value.is_valid:
+        return node
+    number = node.value.as_py()
+    bits = next((bits for bits in (8, 16, 32, 64) if -1 << bits - 1 <= number < 1 << bits - 1), 0)
+    return Literal(pa.scalar(number, f"int{bits}")) if bits else node
 
 
 def _numbered(values: pa.Array, beside: ExpressionNode, schema: Schema) -> pa.Array:

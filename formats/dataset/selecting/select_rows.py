@@ -51,16 +51,8 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, Unsupported
 # columns with their values, row ids (ROW_ID records, or texts), or numbers of rows that are not
 # deleted, in any form that `StoredDataset[...]` takes.
 Where: TypeAlias = (
-    RowExpression
-    | pc.Expression
-    | str
-    | SqlCondition
-    | int
-    | Mapping[str, Any]
-    | slice
-    | range
-    | Sequence[Any]
-    | np.ndarray[Any, np.dtype[Any]]
+    "RowExpression | pc.Expression | str | SqlCondition | int | Mapping[str, Any] | slice | range"
+    " | Sequence[Any] | np.ndarray[Any, np.dtype[Any]]"
 )
 SCAN_ROWS = 1 << 16  # batches of so many rows cost little beside their values
 _NO_KERNEL = re.compile(r"Function '(.+?)' has no kernel matching input types \((.+)\)")

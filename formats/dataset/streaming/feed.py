@@ -31,7 +31,6 @@ from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
 from tensorrepo.formats.dataset.streaming.order.feedback import Feedback, Scores
-from tensorrepo.formats.dataset.streaming.order.items import items_total
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     Arrangement,
     Explanation,
@@ -218,7 +217,7 @@ class DatasetFeed:
         return row_id_table(self.dataset).of(live_rows(self.dataset).physical(rows))
 
     def rows(self, epoch: Pass) -> int:
-        return items_total(self.plan.items(*epoch))
+        return self.plan.items(*epoch).total
 
     def assembler(
         self,

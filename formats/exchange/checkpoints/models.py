@@ -17,6 +17,7 @@ from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
 from tensorrepo.formats.exchange.checkpoints.npz import write_npy, write_npz
 from tensorrepo.formats.exchange.checkpoints.onnx import DATA, write_onnx
+from tensorrepo.formats.exchange.checkpoints.recognition import model_format
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.exchange.checkpoints.snapshot import (
     INDEX_SUFFIX,
@@ -29,7 +30,6 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
     write_snapshot,
 )
 from tensorrepo.formats.exchange.checkpoints.torch import write_torch
-from tensorrepo.formats.exchange.registry import model_format
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.arrow_forms import is_list
 from tensorrepo.formats.dataset.schema.schema import (

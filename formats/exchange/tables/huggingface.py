@@ -26,10 +26,10 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
 from tensorrepo.formats.common.json import decode_json

@@ -16,10 +16,10 @@ from typing import Any, NoReturn, get_args
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_array
 from tensorrepo.formats.dataset.schema.python_values import (

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, Text
+from tensorrepo.formats.exchange.checkpoints.recognition import model_format
 from tensorrepo.formats.exchange.registry import (
     FORMATS,
     default_format,
     export,
     file_name,
     find_format,
-    model_format,
     parse_options,
     read,
     recognise,

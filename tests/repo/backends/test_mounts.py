@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
-from tensorrepo.repo.backends.local import UNKNOWN, find_mount, mount_of, mount_over
+from tensorrepo.repo.backends.mounts import UNKNOWN, find_mount, mount_of, mount_over
 
 TABLE = r"""
 25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

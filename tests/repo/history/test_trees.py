@@ -11,6 +11,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history import tree_pages
 from tensorrepo.repo.history.tree_pages import Page, decode_root, encode_page
@@ -31,6 +32,8 @@ from tensorrepo.repo.history.trees import (
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import path_key
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled
 from tests.support.second_readers.tree import clashing, reference_root
@@ -123,6 +126,18 @@ def small_reference(tree: Mapping[str, Entry]) -> bytes:
 
 @pytest.mark.usefixtures("small_pages")
 class TestAgainstADict:
+    @given(MAPS, st.lists(EDITS, max_size=5))
+    def test_links_that_a_writer_takes_over_are_those_of_pages_made_anew(
+        self, start, batches
+    ) -> None:
+        objects = ObjectWriter(ObjectStore(MemoryBackend()), ())
+        for number in range(8):
+            objects.put(Kind.BLOB, bytes([number]))
+        tree, root = start, update(objects, EMPTY_TREE, start)
+        for edits in batches:
+            tree, root = applied(tree, edits), update(objects, root, edits)
+            assert root == small_reference(tree)
+
     @given(MAPS, st.lists(EDITS, max_size=5))
     def test_any_order_of_edits_gives_the_pages_of_the_specification(self, start, batches) -> None:
         tree, root = start, update(OBJECTS, EMPTY_TREE, start)

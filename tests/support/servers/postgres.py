@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import psycopg
 
@@ -88,12 +89,16 @@ def server(settings: Mapping[str, str] = MappingProxyType(QUICK)) -> Iterator[Se
     # Not pytest's folder: the server's user must be able to pass through all above it.
     folder = Path(tempfile.mkdtemp(prefix="tensorrepo-pg-", dir="/tmp"))
     started, process = _Cluster(where, folder, _unprivileged(), settings), os.getpid()
+    running = started.start()
+    watcher = started.watch()
     try:
-        yield started.start()
+        yield running
     finally:
         # A forked child that ends comes by here, too: by its exit handlers, and by this generator.
         if os.getpid() == process:
             started.stop()
+            with watcher:
+                watcher.kill()
             shutil.rmtree(folder)
 
 
@@ -138,20 +143,37 @@ class _Cluster:
         """Stop it; at once what was answered lately is lost, by ``fast`` it is there again."""
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", how, "stop")
 
+    def watch(self) -> subprocess.Popen[bytes]:
+        """A process that ends the server when this one is gone, however it went.
+
+        It waits at a pipe that only this process and its forks hold. Who was killed cleans nothing
+        up, and the server is nobody's child.
+        """
+        line = 'read -r _; "$0" -D "$1/data" -m immediate stop; cd /; rm -rf "$1"'
+        words = ["sh", "-c", line, str(self.programs / "pg_ctl"), str(self.folder)]
+        return subprocess.Popen(
+            words, stdin=subprocess.PIPE, start_new_session=True, **self._surroundings()
+        )
+
     def _run(self, program: str, *arguments: str) -> None:
-        as_user = {} if self.user is None else {
-            "user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": [],
-        }  # fmt: skip
         subprocess.run(
             [str(self.programs / program), *arguments],
             check=True,
-            cwd=self.folder,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # a pipe would be inherited, and never end
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.defpath, "LC_ALL": "C", "HOME": str(self.folder)},
-            **as_user,
+            **self._surroundings(),
         )
+
+    def _surroundings(self) -> dict[str, Any]:
+        as_user = {} if self.user is None else {
+            "user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": [],
+        }  # fmt: skip
+        return {
+            "cwd": self.folder,
+            "stdout": subprocess.DEVNULL,  # a pipe would be inherited, and never end
+            "stderr": subprocess.DEVNULL,
+            "env": {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(self.folder)},
+            **as_user,
+        }
 
 
 def _free_port() -> int:

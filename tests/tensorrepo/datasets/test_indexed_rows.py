@@ -282,3 +282,16 @@ def test_an_index_beside_one_of_words_has_a_path_of_its_own(tmp_path: Path) -> N
     assert len(ds.search("text", "car", 5)) == 5
     assert "by an index" in ds.search("text", "car", 5).told
     assert rows_by_index(ds, tr.col("text") == "sea") is not None
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["index", "scan"])
+@pytest.mark.parametrize("whole", [0, 1, 2**40])
+def test_decimals_are_compared_with_whole_numbers(indexed: Any, whole: int, exact: bool) -> None:
+    expected = indexed.find(tr.col("price") >= Decimal(whole), exact=True)
+    assert indexed.find(tr.col("price") >= whole, exact=exact).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["index", "scan"])
+def test_what_a_scan_refuses_no_index_answers(indexed: Any, exact: bool) -> None:
+    with pytest.raises(tr.InvalidInputError, match=r"write decimal.Decimal\('1'\), not 1"):
+        indexed.find(pc.field("price") == 0, exact=exact)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tensorrepo.repo.backends.local import mount_of
+from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.workloads.system_cache import drop, held_share, warm
 from tests.support.architecture.sources import ROOT
 

@@ -307,7 +307,6 @@ class PackedRuns:
         """
         self._items, self._first_row = items, first_row
         self._element, self._pad = element, 0 if pad is None else pad
-        self._elements = dict(zip(items.runs.tolist(), items.elements.tolist(), strict=True))
         self._lost = lost
         self._lines: dict[int, _Line] = {}
 
@@ -319,7 +318,7 @@ class PackedRuns:
         """
         for run, owners in zip(where.runs.tolist(), where.owners, strict=True):
             if run in self._lost:
-                planned = self._elements[run]
+                planned = self._items.elements.item(run)
                 nothing = np.zeros(planned, self._element)
                 self._lines[run] = _line(
                     nothing, np.array([planned]), np.array([0]), self._items.size
@@ -360,10 +359,11 @@ class PackedRuns:
             rows = np.repeat(rows, self._items.choice.counts(first, first + values.rows))
             values = values.take(rows)
         begin, end = int(values.offsets[0]), int(values.offsets[-1])
-        if end - begin != self._elements[run]:
+        planned = self._items.elements.item(run)
+        if end - begin != planned:
             raise CorruptError(
                 f"rows {first} to {first + values.rows} have {end - begin} elements, planned were "
-                f"{self._elements[run]}"
+                f"{planned}"
             )
         filled = np.diff(values.offsets) > 0
         ends = values.offsets[1:][filled] - begin

@@ -492,6 +492,7 @@ def _arranged(streams: Sequence[BatchStream], blend: SourceBlend) -> Iterator[Mi
         own_window = max(1, window_bytes * own_bytes // sum(row_bytes))
         # An epoch's slots are taken again by the one after the next.
         is_long = stream.rows >= TURNS * (STRETCH_ROWS + stream.options.batch_size)
+        is_long &= feed.plan.packing is None  # elements of packed sources are known by run
         plan = (feed.plan if is_long else feed.plan.whole()).arranged_for(batch_size, own_window)
         yield MixedSource(replace(feed, plan=plan), Pass(stream.seed, stream.epoch))
 
@@ -570,9 +571,7 @@ def _elements(source: MixedSource) -> Ints:
     """Elements of each run of a packed source."""
     items = source.plan.items(*source.first)
     assert isinstance(items, PackedItems), "the source packs"
-    elements = np.zeros(source.plan.runs, dtype=np.int64)
-    elements[items.runs] = items.elements
-    return elements
+    return items.elements
 
 
 def _starts(counts: Iterable[int]) -> list[int]:

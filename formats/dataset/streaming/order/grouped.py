@@ -229,6 +229,7 @@ class GroupRuns:
         run_bytes: decoded bytes of each.
         counts: items of each, at least one.
         ahead: items of the whole dataset before each.
+        elements: elements of each, where they are packed.
         slot: slot of each run that has one; -1 for others.
     """
 
@@ -238,6 +239,7 @@ class GroupRuns:
     run_bytes: Ints
     counts: Ints
     ahead: Ints
+    elements: Ints | None = None
     slot: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -266,6 +268,7 @@ class RunSlots:
         run_bytes: decoded bytes by slot.
         counts: items by slot.
         ahead: items of the whole dataset before those in a slot.
+        elements: elements by slot, where they are packed.
         names: uint64, the group of each run in the high half, its place there in the low one.
     """
 
@@ -279,6 +282,7 @@ class RunSlots:
         self.run_bytes = np.zeros(capacity, np.int64)
         self.counts = np.zeros(capacity, np.int64)
         self.ahead = np.zeros(capacity, np.int64)
+        self.elements = np.zeros(capacity, np.int64)
         self.names = np.zeros(capacity, np.uint64)
         self.freed: Callable[[Ints], None] = lambda _slots: None  # called before others get them
         self._shown: list[SlotRooms] = []
@@ -308,6 +312,8 @@ class RunSlots:
             self.run_bytes[fresh] = group.run_bytes[new]
             self.counts[fresh] = group.counts[new]
             self.ahead[fresh] = group.ahead[new]
+            if group.elements is not None:
+                self.elements[fresh] = group.elements[new]
             self.names[fresh] = (group.number << 32 | new).view(np.uint64)
             for each in self._shown:
                 each.live[fresh] = group.live[new]

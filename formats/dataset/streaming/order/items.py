@@ -316,13 +316,12 @@ class Items(Protocol):
     @property
     def counts(self) -> Ints: ...
 
+    @property
+    def total(self) -> int:
+        """The length of the epoch."""
+
     def rows(self, run: Ints, item: Ints) -> Ints:
         """What each item of each run, as the order numbers it, is: a live row inside the run."""
-
-
-def items_total(items: Items) -> int:
-    """The length of the epoch."""
-    return items.choice.total if isinstance(items, RowItems) else int(items.counts.sum())
 
 
 def placed(stretch: StepStretch, items: Items) -> StepStretch:
@@ -354,6 +353,10 @@ class RowItems:
     choice: RowChoice
     first_row: Ints
     ahead: Ints
+
+    @property
+    def total(self) -> int:
+        return self.choice.total
 
     def rows(self, run: Ints, item: Ints) -> Ints:
         if isinstance(self.choice, EveryRow):
@@ -483,7 +486,8 @@ class Packing:
 class PackedItems:
     """Items that are elements ``[item * size, (item + 1) * size)`` of a run's line of elements.
 
-    `elements` are those of each run, `choice` says how often each row stands in its line.
+    `elements` are those of each run of the plan, `choice` says how often each row stands in its
+    line. An epoch has `total` items, and in them `filled` elements that are no padding.
     """
 
     runs: Ints
@@ -491,6 +495,8 @@ class PackedItems:
     size: int
     elements: Ints
     choice: RowChoice | None
+    total: int
+    filled: int
 
     def rows(self, run: Ints, item: Ints) -> Ints:  # noqa: ARG002 items count within their run already
         return item
@@ -503,4 +509,5 @@ def packed_items(
     elements = packing.elements(pages, first_row, live, choice)
     runs = np.flatnonzero(elements)
     counts = -(-elements[runs] // packing.size)
-    return PackedItems(runs, counts, packing.size, elements[runs], choice)
+    total, filled = int(counts.sum()), int(elements.sum())
+    return PackedItems(runs, counts, packing.size, elements, choice, total, filled)

@@ -66,6 +66,12 @@ from tensorrepo.formats.dataset.streaming.plan.grouped import (
     group_parts,
     plan_groups,
 )
+from tensorrepo.formats.dataset.streaming.plan.packed_groups import (
+    GroupPacking,
+    by_lengths,
+    page_elements,
+    told_by_pages,
+)
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
@@ -118,14 +124,14 @@ def _holds_single(storage: Storage, kinds: str) -> bool:
     return fixed and not storage.shape and storage.element.kind in kinds
 
 
-def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
-    """Elements of each page of a ragged column, as the entries say; None where they do not."""
-    index = page_reader(dataset, name).index
-    telling = np.isin(index.entries["codec"], (PAGE_PLAIN, PAGE_PLAIN + 1))
-    telling &= index.entries["stored_bytes"] > 0
-    if dataset.root.deleted or index.patches is not None or not telling.all():
-        return None
-    return index.entries["min"].astype(np.int64)
+def group_packing(
+    dataset: StoredDataset, name: str, size: int, table: GroupTable, selection: RowSelection | None
+) -> GroupPacking:
+    """How many packed items the groups of a table have."""
+    if selection is None and (told := told_by_pages(size, table.each(), name)) is not None:
+        return told
+    lengths = lengths_in_parts(dataset, name).values
+    return by_lengths(size, lengths, table.each(), name)
 
 
 def _fill_numbers(reader: PageReader, out: NDArray[np.uint32]) -> int:
@@ -243,7 +249,7 @@ def plan_stream(
     eager = partial(_plan_whole, dataset, by_schema, options, read, chosen)
     bucket = sampling.bucket
     by_pages = options.shuffle is True or options.shuffle == "pages"
-    if by_pages and sampling.pack is None:
+    if by_pages:
         grouped = plan_groups(
             read,
             by_schema,
@@ -254,6 +260,7 @@ def plan_stream(
             lengths=None if bucket is None else partial(lengths_in_parts, dataset, bucket),
             bucket_steps=0 if bucket is None else sampling.bucket_steps,
             echo=sampling.echo,
+            pack=_packer(dataset, names, sampling.pack),
         )
         if grouped is not None:
             return grouped
@@ -327,6 +334,12 @@ def _check_packed(dataset: StoredDataset, names: tuple[str, ...], size: int) -> 
             f"pack={size:,} elements of column {names[0]!r} are {item_bytes:,} bytes an item: at "
             f"most {_MOST_ITEM_BYTES:,}. Pack fewer elements."
         )
+
+
+def _packer(
+    dataset: StoredDataset, names: tuple[str, ...], size: int | None
+) -> Callable[[GroupTable, RowSelection | None], GroupPacking] | None:
+    return None if size is None else partial(group_packing, dataset, names[0], size)
 
 
 def _packing(

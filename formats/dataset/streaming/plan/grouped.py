@@ -48,6 +48,7 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
 from tensorrepo.formats.dataset.streaming.order.items import (
     EveryRow,
     Items,
+    PackedItems,
     RowChoice,
     RowItems,
     RowLengths,
@@ -56,6 +57,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
 )
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
+from tensorrepo.formats.dataset.streaming.plan.packed_groups import GroupPacking
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     MOST_RUNS,
     Arrangement,
@@ -93,6 +95,7 @@ class GroupTable:
         window_bytes: share of one group in the window.
         group_rows: about how many rows, deleted ones counted, a group has.
         parts: parts of groups with live rows, in order.
+        packing: how many packed items groups have; None: items are rows.
     """
 
     dataset: StoredDataset
@@ -101,6 +104,7 @@ class GroupTable:
     window_bytes: int
     group_rows: int
     parts: GroupParts
+    packing: GroupPacking | None = None
     _leaves: LimitedCache[tuple[Leaf, Links]] = field(
         default_factory=lambda: LimitedCache(_LEAVES_BYTES)
     )
@@ -121,6 +125,12 @@ class GroupTable:
         """The live row of the dataset that each group begins with."""
         return np.cumsum(self.rows) - self.rows
 
+    def items(self, choice: RowChoice) -> Ints:
+        """Items of each group, of an epoch with so many of each row."""
+        if self.packing is not None:
+            return self.packing.of_groups(choice).items
+        return choice.before(self.first_row + self.rows) - choice.before(self.first_row)
+
     def open(self, group: int, number: int, choice: RowChoice) -> OpenGroup:
         """Read what is to be known of a group, whose `number` counts groups with items."""
         low, high = self._first_part[group : group + 2].tolist()
@@ -139,10 +149,33 @@ class GroupTable:
             deleted=live_rows(part),
             selection=selection,
         )
+        if self.packing is not None:
+            return self._packed(group, number, part, plan, self.packing, choice)
         first_row = plan.first_row + first
         ahead = choice.before(first_row)
         counts = choice.before(first_row + plan.live) - ahead
         runs = GroupRuns(number, plan.live, first_row, plan.run_bytes, counts, ahead)
+        return OpenGroup(runs, part, plan)
+
+    def _packed(
+        self,
+        group: int,
+        number: int,
+        part: StoredDataset,
+        plan: StreamPlan,
+        packing: GroupPacking,
+        choice: RowChoice,
+    ) -> OpenGroup:
+        """A group of packed runs: those without elements are left out."""
+        first_row = plan.first_row + self.first_row.item(group)
+        pages = plan.leading.first_page
+        elements, counts = packing.of_runs(part, self.leading, pages, first_row, plan.live, choice)
+        kept = counts > 0
+        plan = plan.of_runs(kept)
+        ahead = np.zeros(plan.runs, np.int64)  # no row is looked up by it
+        runs = GroupRuns(
+            number, plan.live, first_row[kept], plan.run_bytes, counts[kept], ahead, elements[kept]
+        )
         return OpenGroup(runs, part, plan)
 
     def each(self) -> Iterator[StoredDataset]:
@@ -195,13 +228,12 @@ class OpenGroups:
 
     def choose(self, choice: RowChoice) -> None:
         """Give the groups the items of an epoch; called before anything is asked of them."""
-        first = self.table.first_row
-        rows = choice.before(first + self.table.rows) - choice.before(first)
+        rows = self.table.items(choice)
         self._groups = np.flatnonzero(rows)
         self._choice, self.rows = choice, rows[self._groups]
         self._open.clear()
         # Groups of which few rows were chosen are passed through within a turn.
-        passed = self._turn_rows * self._groups.size // max(1, choice.total)
+        passed = self._turn_rows * self._groups.size // max(1, int(rows.sum()))
         self._most = self._lanes + self._lanes // 8 + _SPARE_GROUPS + passed
 
     def prepare(self, groups: Sequence[int]) -> None:
@@ -298,10 +330,16 @@ class GroupedPlan(StreamPlan):
 
     @property
     def mean_run_bytes(self) -> int:
-        return self.item_bytes * self.arrangement.run_rows
+        return self._row_bytes * self.arrangement.run_rows
 
     @property
     def item_bytes(self) -> int:
+        if self.packing is not None:
+            return self.packing.size * self.leading.index.storage.element.itemsize
+        return self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
         dataset = self.table.dataset
         return _raw_bytes(dataset, self.table.names) // max(1, dataset.root.rows)
 
@@ -338,13 +376,15 @@ class GroupedPlan(StreamPlan):
     def items(self, seed: int, epoch: int) -> Items:
         choice, slots = self.choice(seed, epoch) or EveryRow(self.rows), self.slots
         numbers = np.arange(slots.live.size)
+        if self.table.packing is not None:
+            return self.table.packing.items(numbers, slots.counts, slots.elements, choice)
         return RowItems(numbers, slots.counts, choice, slots.first_row, slots.ahead)
 
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
         chosen, store = self.arrangement, self.store
         items = items or self.items(seed, epoch)
-        assert isinstance(items, RowItems), "nothing is packed"
-        store.choose(items.choice)
+        assert isinstance(items, RowItems | PackedItems), "no other items are of groups"
+        store.choose(items.choice or EveryRow(self.rows))
         unread = Grouping(
             store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).counts, chosen.run_rows
         )
@@ -368,6 +408,7 @@ def plan_groups(  # noqa: PLR0913  all that decides which groups there are
     lengths: Callable[[], RowLengths] | None = None,
     bucket_steps: int = 0,
     echo: int = 1,
+    pack: Callable[[GroupTable, RowSelection | None], GroupPacking] | None = None,
     most_runs: int = MOST_RUNS,
     least_bytes: int = LEAST_BYTES,
     group_runs: int | None = None,
@@ -384,6 +425,7 @@ def plan_groups(  # noqa: PLR0913  all that decides which groups there are
         lengths: reader of the lengths of all live rows, for buckets; called likewise.
         bucket_steps: number of steps of a block of buckets; 0: no buckets.
         echo: how often each of them is given.
+        pack: counter of the packed items of all groups, called likewise; None: items are rows.
         most_runs: most runs that are planned one by one.
         least_bytes: decoded bytes of the leading column, of which less is planned run by run.
         group_runs: about how many runs make a group; None: as many as let few enough be open.
@@ -412,9 +454,15 @@ def plan_groups(  # noqa: PLR0913  all that decides which groups there are
     store.choose(choice)
     if not store.rows.size or not _has_many(selection, store.rows.size * group_runs, most_runs):
         return None
+    if pack is not None:
+        table = replace(table, packing=pack(table, selection))
+        store = OpenGroups(table, 0)
+        store.choose(choice)
+        if not store.rows.size:
+            return None
     sample = store.get(0)
     stored = {each.id: each.stored_bytes for each in dataset.root.statistics}
-    groups = choice.total / int(sample.runs.counts.sum())
+    groups = int(store.rows.sum()) / int(sample.runs.counts.sum())
     columns = tuple(
         replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )
@@ -431,6 +479,7 @@ def plan_groups(  # noqa: PLR0913  all that decides which groups there are
         none,
         none,
         selection=selection,
+        packing=None if table.packing is None else table.packing.packing,
         lengths=lengths() if lengths is not None else None,
         echo=echo,
         table=table,

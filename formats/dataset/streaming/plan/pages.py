@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
@@ -34,7 +34,6 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     RowChoice,
     RowLengths,
     RowSelection,
-    items_total,
     packed_items,
     row_items,
 )
@@ -196,7 +195,7 @@ class StreamPlan:
     def expected_items(self) -> int:
         """About how long an epoch is; exactly, unless rows have weights."""
         if self.packing is not None:
-            return items_total(self.items(0, 0))
+            return self.items(0, 0).total
         rows = self.rows if self.selection is None else self.selection.expected_rows
         return rows * self.echo
 
@@ -211,6 +210,18 @@ class StreamPlan:
     def mean_run_bytes(self) -> int:
         """Decoded bytes of a run, on average."""
         return int(self.run_bytes.sum()) // max(1, self.runs)
+
+    def of_runs(self, kept: Bools) -> StreamPlan:
+        """The plan without the other runs."""
+        if kept.all():
+            return self
+        columns = tuple(
+            replace(each, first_page=each.first_page[kept], stop_page=each.stop_page[kept])
+            for each in self.columns
+        )
+        names = ("first_row", "live", "start", "stop", "run_bytes")
+        arrays = {name: getattr(self, name)[kept] for name in names}
+        return replace(self, columns=columns, **arrays)
 
     def whole(self) -> StreamPlan:
         """The plan with all runs in it."""
@@ -577,7 +588,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
     open_runs = plan.arrangement.lanes or plan.runs
     return Explanation(
         order=plan.arrangement.kind,
-        rows=items_total(items),
+        rows=items.total,
         steps=steps,
         runs=plan.runs,
         lanes=plan.arrangement.lanes,
@@ -601,7 +612,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
 def _packed_share(items: Items) -> float:
     if not isinstance(items, PackedItems):
         return 1.0
-    return int(items.elements.sum()) / max(1, items_total(items) * items.size)
+    return items.filled / max(1, items.total * items.size)
 
 
 def _explain_buckets(plan: StreamPlan) -> str:

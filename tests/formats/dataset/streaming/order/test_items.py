@@ -15,7 +15,6 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Weights,
     counts_of,
     given_weights,
-    items_total,
     placed,
     row_items,
 )
@@ -116,4 +115,4 @@ def test_the_counts_of_the_newest_epoch_are_kept() -> None:
     assert found.choice(0, 0) is first
     assert found.choice(0, 1) is not first
     assert found.expected_rows == 50
-    assert items_total(row_items(np.array([0]), np.array([100]), first)) == first.total
+    assert row_items(np.array([0]), np.array([100]), first).total == first.total

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tensorrepo.formats.dataset.streaming.order.items import (
     Packing,
     counts_of,
-    items_total,
     packed_items,
 )
 from tests.support.second_readers.items import line_of, packed
@@ -26,7 +25,8 @@ def test_pages_tell_how_many_items_runs_have() -> None:
     items = packed_items(packing, np.array([0, 1, 2, 3]), firsts([2] * 4), np.full(4, 2), None)
     assert items.runs.tolist() == [0, 2, 3]
     assert items.counts.tolist() == [3, 1, 2]
-    assert items.elements.tolist() == [9, 4, 5]
+    assert items.elements.tolist() == [9, 0, 4, 5]
+    assert (items.total, items.filled) == (6, 18)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=24), st.integers(1, 12), st.data())
@@ -40,10 +40,10 @@ def test_rows_tell_it_where_they_were_chosen(
     choice = counts_of(rows, 3, [np.array(counts, np.uint64)])
     items = packed_items(packing, np.arange(len(live)), firsts(live), np.array(live), choice)
     lines = line_of(live, counts)
-    assert items_total(items) == len(packed(lines, lengths, size))
+    assert items.total == len(packed(lines, lengths, size))
     elements = [sum(lengths[row] for row in line) for line in lines]
     assert items.runs.tolist() == [run for run, count in enumerate(elements) if count]
-    assert items.elements.tolist() == [count for count in elements if count]
+    assert items.elements.tolist() == elements
 
 
 def test_the_example_of_the_spec() -> None:

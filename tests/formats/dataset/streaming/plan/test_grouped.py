@@ -29,6 +29,7 @@ from tensorrepo.formats.dataset.streaming.options import Ranks, Sampling
 from tensorrepo.formats.dataset.streaming.plan import build
 from tensorrepo.formats.dataset.streaming.plan.build import (
     choose,
+    group_packing,
     lengths_in_parts,
     row_lengths,
 )
@@ -299,6 +300,57 @@ def test_lengths_are_read_some_pages_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     found, expected = lengths_in_parts(dataset, "r"), row_lengths(dataset, "r")
     assert found.values.tolist() == expected.values.tolist()
     assert 0 < found.read_bytes < expected.read_bytes  # parts without a live row are left out
+
+
+def packed(dataset: StoredDataset, **options: Any) -> BatchStream:
+    """A stream of packed items by groups."""
+    options = {"columns": ["r"], "pack": 3, "window": 600, "seed": 3} | options
+    found = stream(dataset, batch_size=4, **options)
+    plan = plan_groups(
+        dataset,
+        ("r",),
+        lambda: plan_of(found),
+        batch_size=4,
+        window_bytes=600,
+        choose=partial(choose, dataset, found.options.sampling),
+        pack=partial(group_packing, dataset, "r", 3),
+        most_runs=8,
+        least_bytes=0,
+        group_runs=6,
+    )
+    assert plan is not None
+    return planned(found, plan)
+
+
+def items_of(found: BatchStream) -> list[tuple[list[list[int]], ...]]:
+    """Elements, segments and rows of each batch."""
+    return [
+        (batch["r"].tolist(), batch.segments["r"].tolist(), batch.rows.tolist()) for batch in found
+    ]
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"rows": range(0, 1000, 3)}, {"weights": np.arange(1000) % 4 / 2}]
+)
+def test_packed_items_are_those_of_a_plan_of_all_runs(how: dict[str, Any]) -> None:
+    found = packed(made(MappedObjects), **how)
+    assert (found.feed.plan.packing.lengths is None) == (not how)  # type: ignore[union-attr]
+    assert found.rows == whole(found).rows
+    assert found.explain().packed_share == whole(found).explain().packed_share
+    state, expected = found.state_dict(80), items_of(whole(found))
+    assert items_of(found) == expected
+    again = stream(made(MappedObjects), batch_size=4, columns=["r"], pack=3, **how)
+    for each in (packed(made(MappedObjects), **how), again):
+        each.load_state_dict(state)
+        assert items_of(each) == expected[20:]
+
+
+def test_runs_without_elements_and_deleted_rows_pack_as_elsewhere() -> None:
+    dataset = made(MappedObjects)
+    gone = [row for row in range(100, 400) if row % 5]
+    link = delete_rows(dataset.objects, dataset, np.array([*gone, 0, 7]))  # type: ignore[arg-type]
+    found = packed(open_dataset(dataset.objects, link.digest))
+    assert items_of(found) == items_of(whole(found))
 
 
 def test_few_rows_of_many_runs_are_planned_run_by_run() -> None:
