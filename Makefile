@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 KERNELS := $(wildcard formats/native/*.[ch])
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint format typecheck reference docs bench bench-all bench-env soak dev clean
+.PHONY: help demo test lint format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -52,11 +52,15 @@ dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs nee
 demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.md on real data; STORE=s3 does it on a local S3 server
 	$(BIN)/python examples/demo.py
 
-# pytest comes last: whoever runs this judges it by pytest's closing line. What comes before it runs
-# side by side, for mypy and sphinx keep one core busy each.
+# pytest's closing line comes last, for whoever runs this judges it by that; unless types are wrong,
+# then they do. mypy keeps one core busy for a minute: it checks beside the tests.
 test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the slowest go to build/durations.txt
-	@$(MAKE) -j3 lint typecheck docs
-	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --slowest=build/durations.txt $(PYTEST_ARGS)
+	@mkdir -p build
+	@$(MAKE) typecheck >build/typecheck.txt 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; \
+	$(MAKE) -j2 lint check-docs; \
+	echo "mypy checks types beside the tests, into build/typecheck.txt"; \
+	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --merge-cases --slowest=build/durations.txt $(PYTEST_ARGS) || failed=$$?; \
+	wait $$types || { cat build/typecheck.txt; exit 1; }; exit $${failed:-0}
 
 lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture
 	$(BIN)/ruff check $(SOURCES)
@@ -72,6 +76,10 @@ typecheck: $(VENV)/.dev ## mypy, strict, over the package as it is installed
 
 reference: $(VENV)/.dev ## make docs/reference/rest.md of the routes of the service
 	$(BIN)/python -c 'from pathlib import Path; from tensorrepo.api.reference import write_reference; write_reference(Path("docs/reference/rest.md"))'
+
+# A link to nothing or a name that is not there is found without writing pages, which takes three quarters of `docs`.
+check-docs: $(VENV)/.dev ## read all documentation and follow its links; a warning is an error
+	$(BIN)/python -m sphinx -E -W --keep-going --quiet -b dummy docs docs/_build/dummy
 
 docs: $(VENV)/.dev ## build docs/_build/html afresh; a warning is an error
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html docs docs/_build/html

@@ -7,6 +7,7 @@ Hypothesis profiles: `dev` (6 examples; what `make test` runs) and `soak` (500, 
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import os
 import signal
@@ -22,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.support import merged_cases
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.servers import sql_logs
 
@@ -58,11 +60,26 @@ providers.is_local_module_file = lambda _path: False
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slowest", type=Path, help="file for the slowest tests, sorted")
+    parser.addoption("--merge-cases", action="store_true", help="one item for all cases of a test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slowest is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slowest(config.option.slowest))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """Cheap cases of a test are one item where that is asked for, see `merged_cases`."""
+    if not collector.config.option.merge_cases or not isinstance(collector, pytest.Module):
+        return None
+    if not inspect.isfunction(obj) or not collector.funcnamefilter(name):
+        return None
+    if sql_logs.databases_of(collector.obj.__name__):
+        return None
+    return merged_cases.merged_items(collector, name, obj)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

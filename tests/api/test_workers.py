@@ -96,6 +96,7 @@ def test_a_worker_that_is_killed_is_started_again(two: ServeProcess) -> None:
     assert _ask_health(two) == 200
 
 
+@pytest.mark.soak
 def test_workers_are_started_again_where_what_forks_them_is_killed(two: ServeProcess) -> None:
     (forking,) = _forking(two.process.pid)
     before = _processes_of(forking)
@@ -169,6 +170,7 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
             httpx.get(running.url + "/health", trust_env=False)
 
 
+@pytest.mark.soak
 def test_the_command_refuses_an_open_network(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tensorrepo", "serve", "--host", "0.0.0.0"]
     ended = subprocess.run(

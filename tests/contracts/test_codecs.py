@@ -86,6 +86,7 @@ def test_numbers_of_every_width_come_back(width: int, least: int, count: int, se
     assert _round_trip(Codec.BITPACK, numbers.tobytes(), 8) == numbers.tobytes()
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_payload_of_a_nan_is_kept(codec: Codec, dtype: str) -> None:
     size = np.dtype(dtype).itemsize
@@ -110,6 +111,7 @@ def test_big_endian_items_come_back_as_they_came(codec: Codec) -> None:
     assert _round_trip(codec, data, 4) == data
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("items", [-1, 1])
 def test_another_length_than_promised_is_corrupt(codec: Codec, items: int) -> None:
     def decode(case: tuple[int, bytes]) -> object:
@@ -120,6 +122,7 @@ def test_another_length_than_promised_is_corrupt(codec: Codec, items: int) -> No
     assert unrefused(CASES, decode) == {}
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0"])
 def test_bytes_cut_off_or_added_are_corrupt(codec: Codec, change: Any) -> None:
     data = np.arange(1000, dtype="<u4").tobytes()
@@ -250,6 +253,7 @@ def test_what_a_bomb_is_made_of_decodes_when_it_keeps_its_promise() -> None:
     assert bytes(decode_buffer(Codec.ZSTD, stored, 4 * MIB, 1)) == bytes(4 * MIB)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("stored_bytes", [0, 1, 24, MIB, 1 << 34])
 def test_no_codec_may_stand_for_more_than_it_can_justify(codec: Codec, stored_bytes: int) -> None:
     most = most_raw_bytes(codec, stored_bytes)

@@ -268,6 +268,7 @@ print(json.dumps([outcomes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss -
 """
 
 
+@pytest.mark.soak
 def test_what_promises_more_than_it_holds_is_refused_without_taking_memory(tmp_path: Path) -> None:
     readings = []
     for number, sample in enumerate(SAMPLES):

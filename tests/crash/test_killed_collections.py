@@ -119,6 +119,7 @@ def test_an_answer_that_is_lost_at_any_operation_costs_a_repetition_at_most(
     check_next(backend)
 
 
+@pytest.mark.soak
 def test_collectors_that_are_killed_beside_a_writer_take_nothing(tmp_path: Path) -> None:
     store = LocalBackend(tmp_path / "store")
     commit_files(new_repository(store), {"files/a": b"kept"})

@@ -86,6 +86,7 @@ def link_files() -> dict[str, bytes]:
     return packs | whole | {f"files/c{n}": random.Random(n).randbytes(1 << 18) for n in range(256)}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("verb", ["clone", "push"] if soaking() else ["clone"])
 def test_a_transfer_over_a_link_that_is_killed_goes_on(verb: str, tmp_path: Path) -> None:
     """At ten moments in soak, over 1 Gbit/s and 20 ms; bytes are counted on the link."""

@@ -15,7 +15,7 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import ADA, stage_files
-from tests.support.effort import check_each, sampled
+from tests.support.effort import check_each, sampled, sampled_product
 from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
 
 LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
@@ -70,8 +70,7 @@ def check(backend: Backend, change: str, at: int, loss: Loss, *, late: bool) -> 
     assert records(backend) == 1
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("change", TRIED)
+@sampled_product("change,loss", TRIED, LOSSES, dev=8)
 def test_no_commit_is_made_twice_and_none_is_lost_that_was_acknowledged(
     change: str, loss: Loss
 ) -> None:
@@ -86,7 +85,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
     return to_disk(harm().backend, tmp_path_factory.mktemp("history"))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", sampled(LOSSES, 2))
 def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path, loss: Loss) -> None:
     def loses(place: tuple[str, bool, int]) -> None:
         change, late, at = place
@@ -95,7 +94,7 @@ def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path, loss: Loss) -
     check_each(sampled(harm().places("commit", disk=True), 4), loses)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", sampled(LOSSES, 2))
 def test_a_transaction_that_is_committed_again_is_whole_or_refused(loss: Loss) -> None:
     """Nobody should, after an error; who does must not get a commit that lacks an object."""
 

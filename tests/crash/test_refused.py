@@ -28,7 +28,7 @@ from tensorrepo.repo.transfer.exchange import push
 from tensorrepo.repo.transfer.receive import TransferOptions
 from tests.support.builders.histories import copied, harm, merge, snapshot, to_disk, verify
 from tests.support.builders.repositories import ADA, commit_files, stage_files, tip_of
-from tests.support.effort import sampled
+from tests.support.effort import sampled, sampled_product
 from tests.support.faults.refusing import ExpiredLogin, FailingCalls
 
 LARGE = bytes(1_200_000)
@@ -106,8 +106,7 @@ def check(change: str, backend: Backend, heal: Callable[[], None], kinds: tuple[
     assert tip_of(open_repository(backend, drivers={})) is not None
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
-@pytest.mark.parametrize("change", CHANGES)
+@sampled_product("change,error", CHANGES, [errno.ENOSPC, errno.EIO, errno.EROFS], dev=8)
 def test_a_disk_that_fails_on_the_way_harms_nothing(
     change: str, error: int, tmp_path: Path
 ) -> None:

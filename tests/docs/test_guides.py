@@ -17,28 +17,29 @@ from tests.support.architecture.pages import blocks
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.prepared import prepared_commands
 
+# Those in a soak are of commands that others show, or whose own tests show them.
 GUIDES = [
     "../tutorial",
     pytest.param("benchmarking", marks=pytest.mark.soak),  # emulates a training
     "changing-datasets",
-    "deriving",
-    "dql",
+    pytest.param("deriving", marks=pytest.mark.soak),
+    pytest.param("dql", marks=pytest.mark.soak),
     "checkpointing",
-    "files",
+    pytest.param("files", marks=pytest.mark.soak),
     "git",
     "importing",
-    "input",
+    pytest.param("input", marks=pytest.mark.soak),
     "lineage",
-    "many-machines",
+    pytest.param("many-machines", marks=pytest.mark.soak),
     "runs",
-    "model-files",
+    pytest.param("model-files", marks=pytest.mark.soak),
     "models",
-    "python-data",
+    pytest.param("python-data", marks=pytest.mark.soak),
     "registry",
     "sampling",
     "searching",
-    "seeing",
-    "selecting",
+    pytest.param("seeing", marks=pytest.mark.soak),
+    pytest.param("selecting", marks=pytest.mark.soak),
     "sharing",
     "sql",
     pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers

@@ -12,6 +12,7 @@ from tests.support.processes.shell import Shell
 USAGE = 2
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("word", sorted(ABSENT))
 def test_a_word_that_is_absent_points_to_what_there_is(empty: Shell, word: str) -> None:
     told = " ".join(re.sub(r"[│╭╮╰╯─]", " ", empty.fails(USAGE, word)).split())

@@ -58,6 +58,7 @@ def test_all_of_several_paths_are_staged_or_none(files: Shell) -> None:
     assert staged(files) == []
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "words",
     [

@@ -94,6 +94,7 @@ def test_rows_are_pythons_own_values(committed: Shell) -> None:
     assert opened(committed)["took"][:].dtype == "timedelta64[ms]"
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "condition",
     [

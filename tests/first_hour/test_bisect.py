@@ -64,6 +64,7 @@ def test_a_command_finds_it_by_itself(ten: Shell) -> None:
     ten("bisect", "reset")
 
 
+@pytest.mark.soak
 def test_what_cannot_be_tried_is_skipped(ten: Shell) -> None:
     ten("bisect", "start", "main", "main~3")
     done = ten.run("bisect", "run", sys.executable, "-c", "exit(125)")
@@ -73,6 +74,7 @@ def test_what_cannot_be_tried_is_skipped(ten: Shell) -> None:
     ten("bisect", "reset")
 
 
+@pytest.mark.soak
 def test_a_command_that_breaks_stops_it(ten: Shell) -> None:
     ten("bisect", "start", "main", "v0")
     at = ten.json("status")["commit"]

@@ -75,6 +75,7 @@ def test_what_needs_no_store_works_with_one_that_is_read_only(read_only: Shell) 
     assert "stays until it expires" in done.stderr
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("words", [*CHANGING, ("reflog",), ("log", "-p")], ids=" ".join)
 def test_without_a_workspace_it_says_so(empty: Shell, words: tuple[str, ...]) -> None:
     assert "tensorrepo init" in empty.fails(3, *words)

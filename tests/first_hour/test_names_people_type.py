@@ -133,6 +133,7 @@ def test_a_word_of_another_library_says_what_it_is_called_here(
         getattr(people, word)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("handle", "word", "told"),
     [

@@ -113,6 +113,7 @@ def test_the_key_of_a_dataset_matches_rows_in_any_order(people: Shell) -> None:
     assert "id=5" in people.fails(2, "add", "people.csv", "--dataset", "people", "--sync")
 
 
+@pytest.mark.soak
 def test_pictures_are_matched_by_their_files(shell: Shell) -> None:
     folder = shell.folder / "photos"
     write_pictures(folder, ("cat", "dog"), each=4)

@@ -64,6 +64,7 @@ def test_a_metric_that_was_not_logged_is_told_with_those_there_are(trained: tr.R
         trained.runs()["exp1"].plot("accuracy")
 
 
+@pytest.mark.soak
 def test_no_backend_is_chosen_and_no_figure_stays_open(trained: tr.Repository) -> None:
     code = (
         "import sys, tensorrepo as tr\n"

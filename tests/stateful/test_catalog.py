@@ -191,10 +191,10 @@ class ContentInPostgres(ContentMachine):
 
 
 TestHistory = pytest.mark.timeout(120)(HistoryMachine.TestCase)
-TestHistory.settings = settings(max_examples=examples(3))
+TestHistory.settings = settings(max_examples=examples(2))
 TestContent = pytest.mark.timeout(120)(ContentMachine.TestCase)
-TestContent.settings = settings(max_examples=examples(3))
+TestContent.settings = settings(max_examples=examples(2))
 TestHistoryInPostgres = pytest.mark.timeout(120)(HistoryInPostgres.TestCase)
 TestHistoryInPostgres.settings = settings(max_examples=examples(1))
 TestContentInPostgres = pytest.mark.timeout(120)(ContentInPostgres.TestCase)
-TestContentInPostgres.settings = settings(max_examples=examples(2))
+TestContentInPostgres.settings = settings(max_examples=examples(1))

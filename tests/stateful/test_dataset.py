@@ -523,4 +523,4 @@ class DatasetMachine(RuleBasedStateMachine):
 
 
 TestDataset = DatasetMachine.TestCase
-TestDataset.settings = settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
+TestDataset.settings = settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))

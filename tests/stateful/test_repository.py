@@ -495,4 +495,4 @@ class OnDisk(RepositoryMachine):
 
 TestInMemory = pytest.mark.timeout(120)(InMemory.TestCase)
 TestOnDisk = pytest.mark.timeout(120)(OnDisk.TestCase)
-TestOnDisk.settings = settings(max_examples=examples(4))
+TestOnDisk.settings = settings(max_examples=examples(3))

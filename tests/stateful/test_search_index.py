@@ -214,5 +214,5 @@ def test_an_index_of_values_never_leaves_out_a_row(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(indexed_values, "MOST_READ_SHARE", 1e9)
     monkeypatch.setattr(sorted_values, "BLOCK_ROWS", 4)
     run_state_machine_as_test(
-        ValueMachine, settings=settings(max_examples=examples(4), stateful_step_count=10)
+        ValueMachine, settings=settings(max_examples=examples(2), stateful_step_count=10)
     )

@@ -159,6 +159,7 @@ def test_a_source_that_is_not_there_is_not_found(full: Shell) -> None:
     assert full.snapshot() == before
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "name", ["../up", "a//b", "/abs", "naïve", "a b", "con", "nul.txt", "x" * 300, "a\\b", ".", ""]
 )
@@ -336,6 +337,7 @@ def test_numbers_that_are_nan_are_data(shell: Shell) -> None:
     assert len(shell.repository().dataset("t")) == 2
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "words",
     [

@@ -109,6 +109,7 @@ def test_a_digest_is_no_right_to_read(origin: tr.Repository, peers: list[Running
     assert all("token" in count.problem or "no" in count.problem for count in counts.values())
 
 
+@pytest.mark.soak
 def test_a_dead_peer_is_left_alone(origin: tr.Repository) -> None:
     dead = f"http://127.0.0.1:9/{NAME}"
     stream = streamed(origin, [dead])

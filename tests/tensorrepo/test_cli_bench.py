@@ -69,6 +69,7 @@ def test_a_program_is_told_everything(bench: Shell) -> None:
     assert told["passed"] is (told["utilization"]["mean"] >= told["least_utilization"] == 90)
 
 
+@pytest.mark.soak
 def test_checkpoints_are_reported_likewise(bench: Shell) -> None:
     words = ("--checkpoints", "1", "--size", "20MB", "--step-seconds", "0")
     told = bench.json("bench", "store", "--workload", "checkpoint", *words, "--to", "s.json")

@@ -280,6 +280,7 @@ def test_undo_on_no_branch_says_so(full: Shell) -> None:
     full.fails(2, "undo")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("ref", ["main", "v1", "HEAD", "HEAD~0", "main~1", "main^1", "main@{1}"])
 def test_every_form_of_a_ref_names_a_commit(full: Shell, ref: str) -> None:
     commit_points(full, 2)

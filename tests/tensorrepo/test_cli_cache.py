@@ -77,6 +77,7 @@ def test_columns_rows_and_shares_are_those_of_a_stream(
     assert held["cache"] == "folder"
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("shard", ["2", "2/2", "a/b", "-1/2", "0/0"])
 def test_a_share_that_is_none_is_refused(remote: tr.Repository, shell: Shell, shard: str) -> None:
     told = shell.fails(USAGE, "cache", "warm", "points", "--repo", remote.url, f"--shard={shard}")

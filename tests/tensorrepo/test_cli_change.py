@@ -185,6 +185,7 @@ def test_compact_frees_what_was_deleted(users: Shell) -> None:
     assert [row["id"] for row in _rows(users)] == [1, 3]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

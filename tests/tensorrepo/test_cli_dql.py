@@ -106,6 +106,7 @@ def test_bounds_are_told(models: Shell) -> None:
 EVALUATE = 'evaluate e from m keep top(1, e["size"])'
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("words", "told"),
     [

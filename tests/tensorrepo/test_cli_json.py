@@ -209,6 +209,7 @@ def test_a_command_says_so_in_its_help(command: str) -> None:
     assert "--json" in options
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("exit_code", "kind", "words"),
     [

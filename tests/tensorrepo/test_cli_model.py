@@ -222,6 +222,7 @@ def test_a_graph_that_was_printed_is_an_architecture(models: Shell) -> None:
     assert models.json("model", "desc", "again", "--staged")["tensors"] == 4
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("text", "told"),
     [("no json", "no JSON"), ("[1]", "expected a graph"), ('{"nodes": 3}', "no graph"),

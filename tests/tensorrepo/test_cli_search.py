@@ -62,6 +62,7 @@ def test_conditions_metrics_refs_and_views_are_as_elsewhere(photos: Shell) -> No
     assert [row["caption"] for row in cars] == ["a red car", "a blue car"]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("code", "words", "told"),
     [

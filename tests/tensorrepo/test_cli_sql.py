@@ -136,6 +136,7 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     assert pq.read_table(full.folder / "first.parquet").num_rows == 2
 
 
+@pytest.mark.soak
 def test_a_refresh_is_bounded_as_the_user_says(full: Shell) -> None:
     query = "SELECT row_id FROM points WHERE length(repeat(row_id, 1000000)) > 0"
     full("view", "create", "long", query)

@@ -23,10 +23,8 @@ def test_every_example_is_tested() -> None:
     assert found == set(SAID)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["train_pytorch", *(pytest.param(name, marks=pytest.mark.soak) for name in [*SAID][1:])],
-)
+@pytest.mark.soak  # the demo trains and resumes, too
+@pytest.mark.parametrize("name", SAID)
 def test_an_example_says_what_it_promises(tmp_path: Path, name: str) -> None:
     example = ROOT / f"examples/{name}.py"
     ended, said = run_program(

@@ -75,6 +75,7 @@ def test_help_lists_every_command_in_its_panel(empty: Shell) -> None:
     assert all(panel in shown for _, panel, _ in COMMANDS.values())
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("group", GROUPS)
 def test_help_of_a_group_lists_its_commands(empty: Shell, group: str) -> None:
     shown = empty(group, "--help")
@@ -87,6 +88,7 @@ def test_no_command_shows_the_help_and_is_wrong_usage(empty: Shell) -> None:
     assert empty.run().exit_code == 2
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) -> None:
     examples = empty(*command.split(), "-h").rpartition("Examples")[2].strip().splitlines()
@@ -95,6 +97,7 @@ def test_help_of_a_command_ends_in_examples_of_it(empty: Shell, command: str) ->
                for line in examples)  # fmt: skip
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", ["COCO", "YOLO", "WebDataset", "TFRecord", "HDF5", "LMDB"])
 def test_the_help_of_add_names_the_formats_that_it_reads(empty: Shell, name: str) -> None:
     assert name in empty("add", "--help")

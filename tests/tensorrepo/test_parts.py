@@ -141,6 +141,7 @@ def test_parts_that_are_there_are_known_after_their_rows_were_moved(repo: tr.Rep
     assert len(repo.dataset("photos")) == 3 * ROWS - 1
 
 
+@pytest.mark.soak
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=12), st.integers(0, 12))
 def test_any_retries_of_workers_and_of_the_commit_give_the_same_bytes(
     tries: list[tuple[int, bool]], cut: int
@@ -385,7 +386,13 @@ def _work(url: str, number: int, fate: str, told: Path) -> None:
     told.write_text(part.to_json())
 
 
-@pytest.mark.parametrize("fates", [("over rows", "before it tells"), ("before it tells",) * 2])
+@pytest.mark.parametrize(
+    "fates",
+    [
+        ("over rows", "before it tells"),
+        pytest.param(("before it tells",) * 2, marks=pytest.mark.soak),
+    ],
+)
 def test_workers_that_are_killed_and_started_again_count_once(
     repo: tr.Repository, fates: tuple[str, ...], tmp_path: Path
 ) -> None:

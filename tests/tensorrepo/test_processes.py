@@ -197,6 +197,7 @@ def remote(empty: Shell, bucket: Bucket, tmp_path: Path) -> Shell:
     return empty
 
 
+@pytest.mark.soak
 def test_the_work_goes_the_same_way_against_s3(remote: Shell) -> None:
     remote("tag", "v1")
     remote("switch", "-c", "side")

@@ -249,6 +249,7 @@ def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     assert len(mirror.dataset("people", "main~2")) == 9
 
 
+@pytest.mark.soak
 def test_a_clone_that_changed_something_else_still_pushes(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_bundle_of_a_purged_repository_has_the_twins_and_what_to_refuse(
         stale.push(made.url)
 
 
+@pytest.mark.soak
 def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -299,6 +301,7 @@ def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
     assert problems(onwards) == []
 
 
+@pytest.mark.soak
 def test_branches_that_are_fetched_one_by_one_all_have_their_twins(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -356,6 +359,7 @@ def test_all_data_of_a_lazy_clone_comes_as_it_is_at_the_origin_now(
     assert len(tr.open(clone.url).dataset("people")) == 39
 
 
+@pytest.mark.soak
 def test_what_was_made_in_a_lazy_clone_of_purged_rows_is_refused_and_told(
     lazy: tuple[tr.Repository, tr.Repository],
 ) -> None:
@@ -429,6 +433,7 @@ def test_a_clone_is_told_of_a_purge_elsewhere_until_it_is_made_there(shell: Shel
     assert shell("fetch", "--repo", there, ".") == "Nothing new.\n"
 
 
+@pytest.mark.soak
 def test_packs_of_history_before_and_after_lose_the_rows(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -440,6 +445,7 @@ def test_packs_of_history_before_and_after_lose_the_rows(
     assert [len(tr.open(repo.url).dataset("people", ref)) for ref in ("main", "main~2")] == [14, 9]
 
 
+@pytest.mark.soak
 def test_pages_of_a_store_far_away_go_from_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

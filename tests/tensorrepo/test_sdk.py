@@ -393,6 +393,7 @@ def read_rows(ds: tr.Dataset) -> list[float]:
     return [float(value) for value in ds["point"][:][:, 0]]
 
 
+@pytest.mark.soak
 def test_a_spawned_process_reads_through_a_handle(filled: tr.Repository) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(read_rows, (filled.dataset("points"),)) == list(range(0, 200, 2))

@@ -161,6 +161,7 @@ def test_memory_goes_round_without_being_copied(ds: tr.Dataset) -> None:
     assert len(places) <= 6
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("output", ["torch", "jax", "arrow"])
 def test_every_output_comes_from_a_process(ds: tr.Dataset, output: Any) -> None:
     columns = ["point", "text"]
@@ -308,6 +309,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
+@pytest.mark.soak
 def test_the_process_ends_when_its_parent_is_killed(
     parent: tuple[subprocess.Popen[str], int],
 ) -> None:
@@ -378,6 +380,7 @@ def test_several_threads_are_no_processes(ds: tr.Dataset) -> None:
         ds.stream(batch_size=8, loading=tr.Loading(processes=2))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", sampled([0, 1], 1))
 def test_processes_that_are_killed_at_random_twenty_times_give_the_rows_of_one(
     ds: tr.Dataset, seed: int

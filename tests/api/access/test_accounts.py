@@ -44,6 +44,7 @@ def caller_with(accounts: Accounts, *scope: Grant) -> Caller:
     return accounts.caller(accounts.add_token("ann", "t", scope=scope or None))
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("token", MALFORMED, ids=map(str, range(len(MALFORMED))))
 def test_what_is_no_token_of_ours_is_worth_nothing(parts: Parts, token: str) -> None:
     with pytest.raises(UnauthenticatedError):

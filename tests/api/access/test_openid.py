@@ -80,6 +80,7 @@ def test_the_question_has_state_nonce_and_pkce(browser: httpx.Client) -> None:
     assert SECRET not in str(asked)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "claims",
     [

@@ -29,6 +29,7 @@ def kinds(audit: AuditLog) -> list[str]:
     return [line for block in audit.blocks() for line in block.events]
 
 
+@pytest.mark.soak
 def test_several_processes_write_one_chain(url: str) -> None:
     databases = [Database(url) for _ in range(3)]
     logs = [AuditLog(database, flush_seconds=0.01) for database in databases]

@@ -31,6 +31,7 @@ def _messages(service: RunningService, name: str, token: str | None = None) -> l
     return rows
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_each_repository_has_a_catalog_of_its_own(kind: str, tmp_path: Path) -> None:
     with (

@@ -226,6 +226,7 @@ def test_a_name_that_no_xorb_has_is_refused(ann: Session, name: str) -> None:
     assert ann.client.post(place, content=b"").status_code in {400, 404, 405}
 
 
+@pytest.mark.soak
 def test_a_body_that_is_larger_than_any_xorb_is_refused(ann: Session, xorb: Xorb) -> None:
     assert ann.put(xorb, bytes((80 << 20) + 1)).status_code == 413
 
@@ -259,6 +260,7 @@ def test_a_file_that_is_not_what_its_hash_says_is_forgotten(
     assert list(service.service.spool.folder.rglob(f"{lie}*")) == []
 
 
+@pytest.mark.soak
 def test_a_shard_that_would_fill_the_disk_is_refused_before_it_does(
     service: RunningService, ann: Session
 ) -> None:

@@ -57,6 +57,7 @@ def test_rows_are_filtered_in_place_and_paged(cara: Visitor) -> None:
     expect(cara.page.get_by_text("50 to 99 of 264")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_condition_that_is_none_is_told_beside_the_box(cara: Visitor) -> None:
     cara.visit(f"{HERE}/datasets/photos?view=table&where=nothing+%3D+3")
     expect(cara.page.get_by_role("alert")).to_contain_text("nothing")
@@ -70,12 +71,14 @@ def test_sql_is_asked_in_place(cara: Visitor) -> None:
     expect(cara.page.locator("#answer td")).to_have_text("264")
 
 
+@pytest.mark.soak
 def test_histograms_come_when_they_are_seen(cara: Visitor) -> None:
     cara.visit(f"{HERE}/datasets/photos?view=columns")
     cara.page.get_by_label("Column brightness").scroll_into_view_if_needed()
     expect(cara.page.get_by_label("Column brightness").locator("rect").first).to_be_visible()
 
 
+@pytest.mark.soak
 def test_ctrl_and_enter_run_a_query(cara: Visitor) -> None:
     cara.visit(f"{HERE}/sql?dataset=datasets/photos")
     cara.page.get_by_label("Query").fill('SELECT 40 + 2 AS n FROM "datasets/photos" LIMIT 1')
@@ -93,6 +96,7 @@ def test_two_versions_are_chosen_and_compared(cara: Visitor) -> None:
     expect(cara.page.locator("td.is").first).to_have_text("A flower, seen from above")
 
 
+@pytest.mark.soak
 def test_rows_that_differ_come_in_pages_without_their_heading(cara: Visitor) -> None:
     cara.visit(f"{HERE}/compare?path=datasets/photos&old=v1&new=main")
     rows = cara.page.locator("table.added tbody tr")
@@ -102,6 +106,7 @@ def test_rows_that_differ_come_in_pages_without_their_heading(cara: Visitor) -> 
     expect(cara.page.get_by_text("24 rows added")).to_have_count(1)
 
 
+@pytest.mark.soak
 def test_an_architecture_is_drawn_when_it_is_seen(cara: Visitor) -> None:
     cara.visit(f"{HERE}/models/classifier")
     cara.page.get_by_role("heading", name="Tensors", exact=True).scroll_into_view_if_needed()
@@ -119,6 +124,7 @@ def test_a_merge_request_shows_rows_pictures_and_lines_before_and_after(cara: Vi
     expect(cara.page.get_by_text("Layers that moved")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_comment_has_several_lines(cara: Visitor) -> None:
     cara.visit(f"{HERE}/requests/1")
     cara.page.get_by_label("Comment").fill("First:\n\n- one\n- two")
@@ -126,6 +132,7 @@ def test_a_comment_has_several_lines(cara: Visitor) -> None:
     expect(cara.page.locator(".prose li")).to_have_text(["one", "two"])
 
 
+@pytest.mark.soak
 def test_runs_are_compared_when_two_are_ticked(cara: Visitor) -> None:
     cara.visit(f"{HERE}/runs")
     compare = cara.page.get_by_role("button", name="Compare the chosen")
@@ -136,11 +143,13 @@ def test_runs_are_compared_when_two_are_ticked(cara: Visitor) -> None:
     expect(cara.page.get_by_role("heading", name="2 runs compared")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_the_tab_that_is_shown_is_in_sight_on_a_phone(phone: Visitor) -> None:
     phone.visit(f"{HERE}/storage")
     expect(phone.page.get_by_role("link", name="Storage")).to_be_in_viewport(ratio=0.9)
 
 
+@pytest.mark.soak
 def test_who_may_only_read_is_offered_nothing_else(
     browser: Browser, showcase: RunningService
 ) -> None:
@@ -155,6 +164,7 @@ def test_who_may_only_read_is_offered_nothing_else(
     assert rita.take_faults() == []
 
 
+@pytest.mark.soak
 def test_an_error_leads_back_to_the_repository(cara: Visitor) -> None:
     assert cara.visit(f"{HERE}/datasets/nothing") == 404
     cara.take_faults()
@@ -182,6 +192,7 @@ def test_a_branch_is_proposed_discussed_and_merged(
     assert photos.file("words.txt") == b"Words"
 
 
+@pytest.mark.soak
 def test_a_token_is_shown_once_and_revoked(cara: Visitor, showcase: RunningService) -> None:
     cara.visit("/settings/tokens")
     cara.page.get_by_label("What it is for").fill("nightly")
@@ -208,6 +219,7 @@ def test_points_of_a_run_come_while_it_trains(cara: Visitor, photos: tr.Reposito
     expect(cara.page.get_by_text("finished")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_a_card_is_written_and_aliases_are_moved_on_the_page(cara: Visitor) -> None:
     cara.visit(f"{HERE}/registry/photo-classifier")
     main = cara.page.locator("main")
@@ -226,6 +238,7 @@ def test_a_card_is_written_and_aliases_are_moved_on_the_page(cara: Visitor) -> N
     expect(cara.page.get_by_role("button", name="Protect")).to_have_count(0)
 
 
+@pytest.mark.soak
 def test_an_alias_that_cannot_be_is_told_on_the_page(cara: Visitor) -> None:
     cara.visit(f"{HERE}/registry/photo-classifier")
     cara.page.locator("main").get_by_text("Set an alias").click()

@@ -64,6 +64,7 @@ def test_a_commit_is_told_as_it_happens(photos: RunningService) -> None:
     assert data["actor"] == "Ann <a@example.org>"
 
 
+@pytest.mark.soak
 def test_who_comes_back_misses_nothing(photos: RunningService) -> None:
     with ExitStack() as stack:
         events = _listen(stack, stack.enter_context(photos.client()))
@@ -105,6 +106,7 @@ def test_an_id_of_the_future_is_told_as_dropped(photos: RunningService) -> None:
     assert (event["event"], json.loads(event["data"])["kind"]) == ("dropped", "expired")
 
 
+@pytest.mark.soak
 def test_many_streams_hold_no_thread(photos: RunningService) -> None:
     with ExitStack() as stack:
         client = stack.enter_context(photos.client())

@@ -114,6 +114,7 @@ def test_a_session_changes_things_with_what_its_pages_know(browser: httpx.Client
     assert browser.post("/api/v1/tokens", json=JSON, headers=headers).status_code == 201
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "headers",
     [
@@ -152,6 +153,7 @@ def test_anothers_token_of_a_form_is_worth_nothing(
     assert browser.post("/api/v1/tokens", json=JSON, headers=headers).status_code == 403
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "headers", [{"Origin": "https://example.org"}, {"Sec-Fetch-Site": "cross-site"}]
 )

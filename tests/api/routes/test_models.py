@@ -111,6 +111,7 @@ def test_files_come_back_byte_for_byte(client: httpx.Client, folder: Path, name:
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("asked", "start", "stop"),
     [
@@ -175,6 +176,7 @@ def test_a_head_has_the_length_and_no_body(client: httpx.Client, folder: Path) -
     assert answer.content == b""
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", ["vision/base", "vision/tuned"])
 @pytest.mark.parametrize("rows", [None, "0:1", "3:700", "1000:", ":0"])
 def test_rows_of_a_tensor_are_its_raw_elements(
@@ -191,6 +193,7 @@ def test_rows_of_a_tensor_are_its_raw_elements(
     assert np.array_equal(np.frombuffer(answer.content, "<f4").reshape(shape), wanted)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("rows", ["5:4", "0:2000", "1", "a:b", "-1:2", "0:1:2", "1e3:"])
 def test_rows_that_are_not_there_are_refused(client: httpx.Client, rows: str) -> None:
     answer = client.get(f"{BASE}/vision/base/-/tensors/0.weight", params={"rows": rows})
@@ -244,6 +247,7 @@ def test_a_card_is_the_readme_that_came_with_the_model(client: httpx.Client) -> 
     assert "script" not in client.get(path, params={"format": "html"}).text
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "path",
     [

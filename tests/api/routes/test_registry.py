@@ -255,6 +255,7 @@ def test_a_source_that_the_caller_may_not_read_is_not_registered(nets: RunningSe
     assert answer.status_code == 404
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "name", ["..%2Fx", "a%00b", "con", "a.json/b", "x" * 300, "%E2%80%AE", "a//b", "-/x"]
 )

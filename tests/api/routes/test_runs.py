@@ -208,6 +208,7 @@ def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
     assert "metrics" not in str(event["data"])
 
 
+@pytest.mark.soak
 def test_points_that_wait_go_along_when_a_repository_is_renamed(
     service: RunningService, client: httpx.Client
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_query_is_answered_over_datasets_and_views(digits: RunningService) -> 
     assert threes["rows"] == [[183, 3]]
 
 
+@pytest.mark.soak
 def test_pages_of_a_result_follow_one_another(digits: RunningService) -> None:
     query = "SELECT row_number FROM digits WHERE label = $label ORDER BY row_number"
     first = ask(digits, query, params={"label": 3}, limit=100).json()
@@ -137,6 +138,7 @@ def test_the_catalog_has_rows_of_what_its_caller_may_read(
     assert (hidden == 0) == (not seen)
 
 
+@pytest.mark.soak
 def test_too_many_queries_of_one_caller_are_told_to_wait(digits: RunningService) -> None:
     gate = digits.service.queries.gate
     token = digits.user("hasty", Grant(NAME, Action.READ))

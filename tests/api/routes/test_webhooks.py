@@ -134,6 +134,7 @@ def test_only_admins_have_webhooks(hooked: tuple[RunningService, Receiver]) -> N
     assert statuses == [403, 403, 403]
 
 
+@pytest.mark.soak
 def test_one_that_is_off_gets_nothing_of_that_time(
     hooked: tuple[RunningService, Receiver], hook: dict[str, str]
 ) -> None:

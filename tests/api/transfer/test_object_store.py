@@ -22,6 +22,7 @@ from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.support.builders.repositories import commit_files, files_at, tip_of
+from tests.support.effort import sampled
 from tests.support.servers.object_stores import Bucket, s3_on_moto, s3_on_ours
 from tests.support.servers.service import RunningService, caches_of, running_service
 
@@ -30,7 +31,7 @@ BASE = "/api/v1/repositories/team/photos/-"
 STORE = f"{BASE}/store"
 
 
-@pytest.fixture(scope="module", params=["moto", "ours"])
+@pytest.fixture(scope="module", params=sampled(["ours", "moto"], 1))
 def bucket(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bucket]:

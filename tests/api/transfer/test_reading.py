@@ -124,6 +124,7 @@ def test_readers_who_take_nothing_hold_nobody_up(fresh: RunningService) -> None:
     assert answers == [200] * 20
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("asked", "status", "content"),
     [

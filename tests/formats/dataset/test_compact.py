@@ -103,6 +103,7 @@ def test_deleted_rows_are_left_out_and_patches_laid_in(
     assert _same(compacted, changed)
 
 
+@pytest.mark.soak
 def test_ids_survive_a_second_compaction(objects: MemoryObjects, grown: StoredDataset) -> None:
     once = open_dataset(objects, compact_dataset(objects, grown).digest)
     fewer = without(objects, once, list(range(0, 800, 3)))

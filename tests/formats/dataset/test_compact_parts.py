@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.datasets import same_rows
+from tests.support.effort import sampled_product
 
 SCHEMA = Schema.of(
     {"x": Tensor("float32", (16,)), "volume": Tensor("uint8", (None, 6)), "text": Text()}
@@ -92,8 +93,7 @@ def _same(one: StoredDataset, two: StoredDataset) -> bool:
     return same_rows(list(one), list(two)) and np.array_equal(_ids(one), _ids(two))
 
 
-@pytest.mark.parametrize("everything", [False, True])
-@pytest.mark.parametrize("piece_bytes", [1, 20_000, PIECE_BYTES])
+@sampled_product("piece_bytes,everything", [1, 20_000, PIECE_BYTES], [False, True], dev=3)
 def test_pieces_in_their_places_are_the_rows_that_were_there(
     objects: ObjectWriter, worn: StoredDataset, piece_bytes: int, everything: bool
 ) -> None:

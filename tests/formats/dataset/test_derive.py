@@ -260,6 +260,7 @@ def test_a_check_finds_another_number_of_rows() -> None:
         _derive(objects, source, None, replace(EXPLODE, call=fickle))
 
 
+@pytest.mark.soak
 def test_what_was_made_before_a_failure_is_not_made_again() -> None:
     objects = MemoryObjects()
     source = _source(objects, 2000)

@@ -157,6 +157,7 @@ def test_values_come_in_parts_of_any_size(objects: MemoryObjects, dataset: Store
     assert (added["e"][:] == _embeddings()).all()
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("count", [0, 1, COUNT - 5, COUNT - 3])
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_another_number_of_values_than_rows_is_refused(

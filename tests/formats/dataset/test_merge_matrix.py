@@ -129,6 +129,7 @@ def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
 SOME_STEPS = st.lists(st.sampled_from(NAMES), max_size=4)
 
 
+@pytest.mark.soak
 @settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))
 def test_so_do_versions_that_several_steps_led_to(
@@ -138,6 +139,7 @@ def test_so_do_versions_that_several_steps_led_to(
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", sampled(range(8), 2))
 def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for name, size in CUT_BYTES.items():

@@ -218,6 +218,7 @@ class SideBySide(MemoryObjects):
         return found
 
 
+@pytest.mark.soak
 def test_page_indexes_of_all_columns_are_read_side_by_side() -> None:
     objects = SideBySide()
     names = [f"c{at}" for at in range(6)]

@@ -183,6 +183,7 @@ def many() -> StoredDataset:
     return _many(0)
 
 
+@pytest.mark.soak
 def test_equal_rows_make_equal_chunks_whatever_their_ids(many: StoredDataset) -> None:
     other = _many(1)
     assert other.digest != many.digest

@@ -41,6 +41,7 @@ def model(tmp_path: Path) -> tr.Model:
     return repository.model("net")
 
 
+@pytest.mark.soak
 def test_its_libraries_find_the_model_offline(model: tr.Model, tmp_path: Path) -> None:
     home = tmp_path / "home"
     hub = home / ".cache/huggingface/hub"

@@ -91,6 +91,7 @@ def _seen(catalog: CatalogDatabase, visible: Visible | None, name: str) -> list[
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", sorted({*tables.SHOWN} - OF_THE_LOG))
 def test_a_table_has_the_rows_that_it_had_before_the_branch_came(
     name: str,

@@ -192,6 +192,7 @@ def test_where_no_folder_can_be_made_everything_is_a_miss(tmp_path: Path) -> Non
     assert cache.get(NAME) is None
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\0", "x" * 300])
 def test_a_name_that_could_mean_another_file_is_refused(cache: DiskCache, name: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot name"):

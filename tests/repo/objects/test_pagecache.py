@@ -64,6 +64,7 @@ def test_from_the_second_epoch_on_the_cached_share_is_hit(tmp_path: Path, pages:
     assert bytes_of(cache) < 1.02 * LIMIT
 
 
+@pytest.mark.soak
 def test_least_recently_used_pages_would_hit_far_less(tmp_path: Path) -> None:
     used = DiskCache(tmp_path / "used", LIMIT, chance=random.Random(7).random)
     every = names("a", 200)
@@ -91,6 +92,7 @@ def test_two_jobs_share_a_folder_without_driving_out_each_other(tmp_path: Path) 
     assert bytes_of(first) < 1.05 * LIMIT
 
 
+@pytest.mark.soak
 def test_what_is_not_kept_is_not_written_again_and_again(tmp_path: Path) -> None:
     cache = page_cache(tmp_path)
     every = names("a", 400)
@@ -173,6 +175,7 @@ def _stream(root: Path, seed: int) -> float:
     return epoch(cache, every, 99)
 
 
+@pytest.mark.soak
 def test_several_processes_keep_the_same_pages_within_one_limit(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(4, mp_context=context) as processes:

@@ -37,6 +37,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     return MemoryBackend() if request.param == "memory" else LocalBackend(tmp_path / "store")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("payload", [b"", b"short", WELL_COMPRESSED, bytes(LARGE)], ids=len)
 @pytest.mark.parametrize("kind", Kind)
 def test_an_object_of_every_kind_comes_back(backend: Backend, kind: Kind, payload: bytes) -> None:

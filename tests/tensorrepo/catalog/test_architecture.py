@@ -61,6 +61,7 @@ def paths(found: Any) -> list[str]:
     return [version.path.removeprefix("models/") for one in found for version in one.versions]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("first", "last", "steps", "expected"),
     [
@@ -89,6 +90,7 @@ def test_the_way_that_was_found_is_the_shortest(catalog: Catalog) -> None:
     }
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("pattern", ["(", "a{99999}", "[", "(?<=a)b"])
 def test_a_pattern_that_is_none_is_refused(catalog: Catalog, pattern: str) -> None:
     with pytest.raises(InvalidInputError, match="pattern"):

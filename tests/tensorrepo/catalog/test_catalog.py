@@ -187,6 +187,7 @@ def test_a_damaged_file_is_told_with_the_command_that_mends_it(repo: tr.Reposito
         repo.catalog.catch_up()
 
 
+@pytest.mark.soak
 def test_earlier_damaged_files_are_kept(repo: tr.Repository) -> None:
     file = Path(file_of(repo))
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -84,6 +84,7 @@ def told(batches: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.soak
 def test_a_process_of_its_own_makes_the_batches_of_a_whole_mix(
     both: list[tr.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:

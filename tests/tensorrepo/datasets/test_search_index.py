@@ -126,6 +126,7 @@ def test_selections_and_views_ask_the_index_of_their_dataset(indexed: Any) -> No
     assert found.df()["year"].tolist() == exact.df()["year"].tolist()
 
 
+@pytest.mark.soak
 def test_another_distance_than_the_indexs_is_compared(indexed: Any) -> None:
     told = indexed.dataset("photos").nearest("v", VECTORS[5], metric="cosine").told
     assert told.endswith("exact: all 3,000 rows compared, the index is by l2")
@@ -166,6 +167,7 @@ def test_every_kind_and_distance_finds_what_is_near(repo: Any, kind: str, metric
     assert recall(found, exact) >= 0.85
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", sampled(["bfloat16", "float16", "float64", "int8"], 1))
 def test_vectors_of_any_width_are_indexed(tmp_path: Path, dtype: str) -> None:
     repo = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
@@ -239,6 +241,7 @@ def test_a_column_of_nulls_alone_is_indexed_and_gives_nothing(tmp_path: Path) ->
     assert len(ds.search("t", "red")) == 0
 
 
+@pytest.mark.soak
 def test_an_index_is_found_again_when_its_column_is_renamed_back(repo: Any) -> None:
     index(repo, "t")
     with repo.transaction(message="rename") as tx:
@@ -259,6 +262,7 @@ def test_a_clone_has_the_index_and_collection_keeps_it(repo: Any, tmp_path: Path
     assert found.rows.tolist() == repo.dataset("photos").search("t", "red car").rows.tolist()
 
 
+@pytest.mark.soak
 def test_both_sides_of_a_merge_may_bring_an_index_up_to_date(repo: Any) -> None:
     index(repo, "t")
     repo.create_branch("dev")
@@ -273,6 +277,7 @@ def test_both_sides_of_a_merge_may_bring_an_index_up_to_date(repo: Any) -> None:
     assert found.rows.tolist() == exact.rows.tolist()
 
 
+@pytest.mark.soak
 def test_removing_a_dataset_removes_its_indexes(repo: Any) -> None:
     index(repo, "t")
     with repo.transaction(message="gone") as tx:
@@ -295,6 +300,7 @@ def test_what_was_purged_is_in_no_index(repo: Any) -> None:
     assert index(repo, "t").indexed == ROWS
 
 
+@pytest.mark.soak
 def test_names_that_no_path_may_have_are_ids(tmp_path: Path) -> None:
     repo = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
     with repo.transaction(message="x") as tx:
@@ -367,6 +373,7 @@ def test_sql_has_searches_as_tables(indexed: Any) -> None:
         list(indexed.sql(words))
 
 
+@pytest.mark.soak
 def test_sql_searches_take_named_arguments_subqueries_and_conditions(indexed: Any) -> None:
     query = (
         "WITH near AS (FROM nearest('photos', 'v', (SELECT v FROM photos WHERE row_number = 5), "

@@ -139,6 +139,7 @@ def test_rows_where_and_weights_of_a_stream_count_rows_of_the_selection(ds: tr.D
         odd.stream(batch_size=1, sampling=tr.Sampling(weights=np.ones(190)))
 
 
+@pytest.mark.soak
 def test_a_process_streams_a_selection(ds: tr.Dataset) -> None:
     found = ds.filter("y == 3").select(["n"])
     with found.stream(
@@ -274,7 +275,7 @@ def sides(parts: dict[str, tr.Selection], column: str) -> dict[str, set[Any]]:
 SHARES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
 
 
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(weights=SHARES, seed=st.integers(0, 2**40), by=st.sampled_from([None, "y", "text"]))
 def test_every_row_has_one_side_which_growing_does_not_change(
     weights: list[int],

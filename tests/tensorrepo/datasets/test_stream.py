@@ -108,6 +108,7 @@ def test_each_rank_has_its_loader(ds: tr.Dataset) -> None:
     assert together == [sorted(batch[1]) for batch in seen(stream(ds))]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("before", "after"), sampled([(1, 2), (0, 2), (2, 0), (2, 3)], 1))
 def test_reading_resumes_with_another_number_of_workers(
     ds: tr.Dataset, before: int, after: int
@@ -141,6 +142,7 @@ def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("before", "after"), sampled([(2, 0), (1, 3), (0, 2)], 1))
 def test_a_loaded_place_counts_once_for_all_loaders(
     ds: tr.Dataset, before: int, after: int
@@ -200,6 +202,7 @@ def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: 
         assert batches == seen(plain)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("workers", "start", "persistent"),
     sampled(
@@ -226,6 +229,7 @@ def test_an_epoch_that_the_stream_is_told_reaches_its_loader(
     assert seen(made) == seen(stream(ds))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_mix_that_is_told_of_an_epoch_and_a_state_tells_its_loader(
     ds: tr.Dataset, workers: int
@@ -327,6 +331,7 @@ def test_a_workers_own_place_is_for_as_many_workers(ds: tr.Dataset) -> None:
         list(loader(torched, 0))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("size", sampled([BATCH - 1, 2 * BATCH], 1))
 def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size: int) -> None:
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)

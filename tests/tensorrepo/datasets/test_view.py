@@ -100,6 +100,7 @@ def test_two_views_of_one_name_conflict_when_they_merge(repo: tr.Repository) -> 
     assert repo.view("rare")["label"][0] == 4
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("query", "match"),
     [
@@ -321,6 +322,7 @@ def test_limits_of_a_refresh_are_limits(repo: tr.Repository, limits: object) -> 
         tx.refresh_view("rare", limits=limits)  # type: ignore[arg-type]
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_a_query_that_came_with_the_repository(repo: tr.Repository) -> None:
     _came(repo, f"SELECT row_id FROM fashion WHERE label > {ENDLESS}")
     command = [sys.executable, "-c", REFRESH, repo.url]

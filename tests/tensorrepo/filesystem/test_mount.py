@@ -59,6 +59,7 @@ def test_programs_read_files_of_the_commit(full: Shell, mounted: Path) -> None:
     assert stat.filemode(facts.st_mode) == "-r--r--r--"
 
 
+@pytest.mark.soak
 @needs_fuse
 def test_a_table_is_there_for_who_names_it(mounted: Path) -> None:
     assert os.listdir(mounted / "datasets") == []
@@ -77,6 +78,7 @@ def test_nothing_is_written_and_what_is_missing_is_told(mounted: Path) -> None:
         (mounted / "nowhere").read_text()
 
 
+@pytest.mark.soak
 @needs_fuse
 def test_a_long_listing_has_all_sizes(full: Shell) -> None:
     names = [f"{number:04}.txt" for number in range(1500)]
@@ -97,6 +99,7 @@ def test_a_long_listing_has_all_sizes(full: Shell) -> None:
     assert sorted(begun) == names
 
 
+@pytest.mark.soak
 @needs_fuse
 @pytest.mark.parametrize("name", ["мои фото", "a\\b\tc", "\N{LATIN SMALL LETTER E WITH ACUTE}"])
 def test_a_folder_may_have_any_name(full: Shell, name: str) -> None:
@@ -124,6 +127,7 @@ def test_a_folder_whose_server_was_killed_is_mounted_again(full: Shell, mounted:
     assert (mounted / "files/notes.txt").read_text() == "line one\n"
 
 
+@pytest.mark.soak
 @needs_fuse
 def test_a_mount_that_nobody_saw_in_time_is_taken_away(
     full: Shell, monkeypatch: pytest.MonkeyPatch

@@ -123,6 +123,7 @@ def with_class(config: Path, key: str, name: str) -> None:
     config.write_text(yaml.safe_dump(told))
 
 
+@pytest.mark.soak
 def test_dlio_streams_a_dataset_each_rank_its_share(
     python: Path, numbers: tr.Dataset, tmp_path: Path
 ) -> None:

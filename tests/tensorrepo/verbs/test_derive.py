@@ -89,6 +89,7 @@ def test_branches_that_both_derived_are_merged_and_derived_again(repo: tr.Reposi
     assert _derive(repo).kept == ROWS + 2
 
 
+@pytest.mark.soak
 def test_pictures_and_any_number_of_rows_come_out(repo: tr.Repository) -> None:
     with repo.transaction() as tx:
         tx.derive("small", "source", shrink, types={"image": tr.Image("png")}, check=0.01)

@@ -59,6 +59,7 @@ def found(repo: tr.Repository, where: str, **options: Any) -> list[str]:
     return [one.name for one in repo.dql(f"select m {where}", **options)]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
@@ -151,6 +152,7 @@ def test_a_construction_replaces_and_deletes(repo: tr.Repository) -> None:
     assert graph.source == "given"
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("statement", "error", "words"),
     [

@@ -164,6 +164,7 @@ def test_of_several_metrics_one_orders_or_a_condition_keeps(repo: tr.Repository)
         repo.evaluate(NAMES, data="test", metric=several, by="f1")
 
 
+@pytest.mark.soak
 def test_trainings_keep_the_best_models(repo: tr.Repository) -> None:
     found = repo.evaluate(
         data="test", metric=accuracy, train=train, train_data="train",
@@ -201,7 +202,10 @@ def test_stored_models_are_tuned_by_each_setting(repo: tr.Repository) -> None:
     assert "fine-tuned-from" in {edge.relation for edge in edges}
 
 
-@pytest.mark.parametrize("options", [{"workers": 3}, {"workers": 2, "executor": "process"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"workers": 3}, pytest.param({"workers": 2, "executor": "process"}, marks=pytest.mark.soak)],
+)
 def test_workers_find_the_same(repo: tr.Repository, options: dict[str, Any]) -> None:
     seen: list[tuple[int, int]] = []
     alone = repo.evaluate(NAMES, data="test", metric=accuracy, name="alone")
@@ -243,6 +247,7 @@ def test_what_was_cut_off_goes_on(repo: tr.Repository, monkeypatch: pytest.Monke
     assert sorted(CALLS) == NAMES
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

@@ -111,6 +111,7 @@ class _Double:
         return self._model[name].astype("f8")
 
 
+@pytest.mark.soak
 def test_what_is_known_is_not_read_again(repo: tr.Repository) -> None:
     options: dict[str, Any] = {"data": "test", "metric": right, "progressive": "bounds"}
     first = repo.evaluate(NAMES, keep=1, **options)
@@ -135,6 +136,7 @@ def test_little_memory_reads_again_and_finds_the_same(repo: tr.Repository) -> No
     assert tight.read_bytes >= wide.read_bytes
 
 
+@pytest.mark.soak
 def test_estimates_of_any_metric_keep_what_was_scored_whole(repo: tr.Repository) -> None:
     def plain(model: Any, data: Any) -> float:
         scores, labels = scores_of(model, data)
@@ -173,6 +175,7 @@ def test_a_condition_needs_every_score(repo: tr.Repository) -> None:
         )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("progressive", sampled(["bounds", "estimates"], 1))
 def test_of_several_metrics_one_orders(repo: tr.Repository, progressive: str) -> None:
     def several(model: Any, data: Any) -> dict[str, Any]:

@@ -110,6 +110,7 @@ def test_a_warm_run_says_so_and_holds_its_data(place: BenchPlace) -> None:
     assert "no disk was measured" in " ".join(result.caveats)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_kept_data_are_read_again_and_stay(place: BenchPlace) -> None:
     keeping = replace(SMALL, keep_data=True)

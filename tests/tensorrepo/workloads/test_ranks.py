@@ -115,6 +115,7 @@ def test_an_interrupt_ends_ranks_that_are_at_work() -> None:
     assert time.monotonic() - begun < WAITED
 
 
+@pytest.mark.soak
 def test_ranks_end_when_their_parent_is_killed() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],

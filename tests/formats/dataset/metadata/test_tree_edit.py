@@ -115,6 +115,7 @@ def test_edits_of_several_leaves_reach_their_fragments(made: Making) -> None:
     assert agrees(made.objects, changed)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("places", [[0], [4], [0, 1, 7], list(range(40))])
 def test_pages_come_where_rows_had_the_default(made: Making, places: list[int]) -> None:
     edits = {at: _pages(made.dataset, "late", [1, 2, 3]) for at in places}

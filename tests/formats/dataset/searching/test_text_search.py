@@ -87,6 +87,7 @@ def test_a_short_row_fits_better_than_a_long_one_and_a_rare_word_weighs_more() -
     assert found.rows.tolist()[:2] == [1, 0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "value"), [("KEPT_BYTES", 40), ("SCAN_BYTES", 64)])
 def test_an_answer_does_not_depend_on_how_much_is_kept(
     name: str, value: int, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ def slow_transform(batch: Batch) -> Batch:
     return batch
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_the_slowest_rows_are_named(remote: StoredDataset, batch_size: int) -> None:
     opened = partial(OPENED, batch_size=batch_size, transform=slow_transform)

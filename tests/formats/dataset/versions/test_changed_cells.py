@@ -257,6 +257,7 @@ def large() -> tuple[MemoryObjects, StoredDataset]:
     return objects, dataset
 
 
+@pytest.mark.soak
 def test_the_work_is_that_of_the_change(large: tuple[MemoryObjects, StoredDataset]) -> None:
     objects, old = large
     new = _updated(objects, old, [50, 70], n=-1)

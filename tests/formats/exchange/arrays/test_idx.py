@@ -169,6 +169,7 @@ def test_a_folder_without_idx_files_says_what_was_expected(tmp_path: Path) -> No
         read_idx(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not FASHION.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_fashion_mnist_as_debian_ships_it_is_read_whole() -> None:
     reading = read_idx(FASHION)

@@ -148,11 +148,13 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path / "cwd")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("trick", PROGRAMS)
 def test_a_pickle_with_a_trick_is_refused_and_nothing_is_run(trick: str, tmp_path: Path) -> None:
     refuse(zipped(tmp_path, {"m/data.pkl": PROGRAMS[trick], "m/data/0": bytes(8)}))
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize(
     "function", [os.system, subprocess.check_call, eval, exec, open, pickle.loads, os.unlink]

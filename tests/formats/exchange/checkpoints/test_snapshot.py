@@ -48,6 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_a_sharded_model_comes_out_with_equal_sha256_of_every_file(
     saved: Path, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_every_type_comes_back(torch: Any, tmp_path: Path, name: str) -> None:
     assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "view",
     [

@@ -200,6 +200,7 @@ def test_ordinary_rows_are_put_behind_adopted_ones(path: Path) -> None:
     assert same_rows([both[ROWS - 1], both[ROWS]], [base[ROWS - 1], rows[0]])
 
 
+@pytest.mark.soak
 def test_many_small_pieces_hold_the_same_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = list(adopted(path).open())
     for module in (scan, tar, arrays):
@@ -505,6 +506,7 @@ def _reopened(place: Place, link: ObjectLink) -> StoredDataset:
     return opened(place.objects, link.digest, place.outside)
 
 
+@pytest.mark.soak
 def test_compaction_makes_the_rows_ours_and_they_keep_their_ids(path: Path) -> None:
     place = adopted(path)
     before = place.open()

@@ -94,6 +94,7 @@ def test_foreign_columns_find_their_types(tmp_path: Path) -> None:
     assert (row["blob"], row["nested"], row["word"]) == (b"22", {"a": 2}, "y")
 
 
+@pytest.mark.soak
 def test_older_versions_are_read(tmp_path: Path) -> None:
     path = str(tmp_path / "x.lance")
     lance.write_dataset(pa.table({"a": [1]}), path)
@@ -104,6 +105,7 @@ def test_older_versions_are_read(tmp_path: Path) -> None:
         read(path, version="9")
 
 
+@pytest.mark.soak
 def test_columns_are_chosen(tmp_path: Path) -> None:
     path = export(dataset_of(COLUMNS, rows(2)), tmp_path / "x.lance")
     assert read(path, columns="text,fixed").schema.names == ("text", "fixed")

@@ -155,6 +155,7 @@ def test_a_folder_without_such_files_is_refused(tmp_path: Path) -> None:
         read_parquet(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_row_group_of_any_size_comes_in_small_batches(tmp_path: Path) -> None:
     wide = pa.array([bytes(100_000)] * 2_000)
     path = written(

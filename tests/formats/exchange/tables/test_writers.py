@@ -136,6 +136,7 @@ def test_ids_of_columns_stay_at_home(write: object, tmp_path: Path) -> None:
     assert b"tensorrepo.id" not in (tmp_path / "t").read_bytes()
 
 
+@pytest.mark.soak
 def test_row_groups_are_bounded_in_bytes(tmp_path: Path) -> None:
     rows = 300
     dataset = dataset_of(

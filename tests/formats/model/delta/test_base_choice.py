@@ -288,6 +288,7 @@ def test_what_a_step_of_adam_makes_is_stored_as_what_it_misses() -> None:
     assert all(np.array_equal(loaded[name], value) for name, value in after.items())
 
 
+@pytest.mark.soak
 def test_a_tensor_of_several_members_is_predicted_member_by_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

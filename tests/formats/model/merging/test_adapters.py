@@ -217,6 +217,7 @@ def test_ties_of_the_base_stay_where_the_tied_tensor_is_adapted() -> None:
     )
 
 
+@pytest.mark.soak
 def test_tensors_of_several_frames_are_adapted_in_parts() -> None:
     objects = MemoryObjects()
     weight = np.broadcast_to(normal(1, 1000), (1100, 1000)).copy()

@@ -92,6 +92,7 @@ def test_tensors_in_line_are_blended_on_the_line(other: Any) -> None:
     np.testing.assert_allclose(made["w"], (one["w"] + two["w"]) / 2, rtol=1e-6)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("last", "kind"),
     sampled([((np.inf, -1), "f4"), ((-np.inf, 1), "f4"), ((1e154, 1.1e154), "f8")], 1),

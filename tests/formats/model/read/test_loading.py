@@ -83,6 +83,7 @@ def test_no_planes_at_all_are_refused(planes: int) -> None:
         stored({"w": WEIGHTS[:1]}, MemoryObjects()).load(planes=planes)
 
 
+@pytest.mark.soak
 def test_a_tenth_of_the_rows_reads_about_a_tenth_of_what_is_stored() -> None:
     objects = MemoryObjects()
     wide = np.tile(WEIGHTS, (8, 1)) * np.linspace(1, 2, 320, dtype="f4")[:, None]

@@ -204,7 +204,7 @@ def test_the_cache_stays_below_its_limit(local: StoredDataset, tmp_path: Path) -
     limit = 200_000  # of some 1,000 rows of 900 bytes
     cache = cache_at(tmp_path, limit)
     found = opened(local, cache, derived.scaled)
-    for _ in range(3):
+    for _ in range(2):
         list(found)
     cache.evict()
     kept = sum(path.stat().st_size for path in cache.root.rglob("*") if path.is_file())
@@ -212,6 +212,7 @@ def test_the_cache_stays_below_its_limit(local: StoredDataset, tmp_path: Path) -
     assert sum(counted(found)) == COUNT
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("used", [0, 7])
 def test_order_and_resume_are_those_without_it(
     local: StoredDataset, tmp_path: Path, used: int
@@ -235,6 +236,7 @@ def test_order_and_resume_are_those_without_it(
     assert all(mine.rows.tolist() == its.rows.tolist() for mine, its in pairs)
 
 
+@pytest.mark.soak
 def test_tensors_are_found_as_tensors(local: StoredDataset, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     found = opened(local, cache_at(tmp_path), derived.tensors, output="torch")

@@ -17,6 +17,7 @@ def fill(block: SharedBlock, size: int) -> None:
     block.memory[:size] = np.arange(size) % 251
 
 
+@pytest.mark.soak
 def test_a_child_writes_what_its_parent_reads() -> None:
     block = SharedBlock()
     child = multiprocessing.get_context("spawn").Process(target=fill, args=(block, 3 << 20))

@@ -218,6 +218,7 @@ def test_reading_resumes_with_another_batch_size_and_world(mixed: Any) -> None:
     assert steps == [sorted(rest[start : start + 50]) for start in range(0, len(rest), 50)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_ranks_share_every_step_and_every_source(mixed: Any, world: int) -> None:
     wish = {"weights": [2, 1], "batching": "stratified", "steps": 30}

@@ -189,6 +189,7 @@ def open_runs(orders: list[Order], batch_size: int) -> NDArray[np.int64]:
     return np.cumsum(change)[:-1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2))
 def test_few_more_than_the_lanes_are_open_even_where_an_epoch_ends(seed: int) -> None:
     live = np.full(2000, 500)

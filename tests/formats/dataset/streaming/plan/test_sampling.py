@@ -32,6 +32,7 @@ from tests.support.builders.sampling import (
     sampled,
 )
 from tests.support.builders.streams import stream, stream_threads
+from tests.support.effort import sampled_product
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +111,9 @@ def test_a_view_of_all_rows_is_no_view(dataset: StoredDataset) -> None:
     assert opened(dataset, Sampling(rows=slice(None))).state_dict() == plain
 
 
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize(
-    "nothing",
+@sampled_product(
+    "shuffle,nothing",
+    SHUFFLES,
     [
         Sampling(where="split == 'none'"),
         Sampling(where="split == 'none'", bucket="tokens"),
@@ -122,6 +123,7 @@ def test_a_view_of_all_rows_is_no_view(dataset: StoredDataset) -> None:
         Sampling(weights=np.full(ROWS, 1e-9), bucket="tokens"),
         Sampling(weights=np.full(ROWS, 1e-9), pack=8),
     ],
+    dev=9,
 )
 def test_where_no_row_comes_there_are_no_batches(
     dataset: StoredDataset, nothing: Sampling, shuffle: Any
