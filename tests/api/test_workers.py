@@ -170,7 +170,6 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
             httpx.get(running.url + "/health", trust_env=False)
 
 
-@pytest.mark.soak
 def test_the_command_refuses_an_open_network(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tensorrepo", "serve", "--host", "0.0.0.0"]
     ended = subprocess.run(

@@ -28,7 +28,6 @@ WRITERS = 8 if soaking() else 2
 SECONDS = 60 if soaking() else 1.5
 
 
-@pytest.mark.soak
 def test_processes_whose_clocks_differ_by_days_lose_nothing(tmp_path: Path) -> None:
     """Writers a day late and early beside collectors without grace; the store's own is right."""
     commit_files(new_repository(LocalBackend(tmp_path / "store")), {"files/first": b"first"})

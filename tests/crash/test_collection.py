@@ -48,7 +48,6 @@ def test_a_collection_between_any_two_operations_of_writers_takes_nothing(seed: 
     assert collecting.collections > STEPS / 3
 
 
-@pytest.mark.soak
 def test_collections_beside_writers_at_once_take_nothing() -> None:
     backend = MemoryBackend()
     commit_files(new_repository(backend), {"files/first": b"first"})

@@ -121,7 +121,6 @@ def test_an_upload_goes_on_after_the_service_was_killed(service: ServiceProcess)
     assert LocalBackend(store).read(f"objects/{digest[:2]}/{digest[2:]}") == data
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_two_processes_of_a_service_lose_nothing(tmp_path: Path) -> None:
     first = ServiceProcess(tmp_path / "service").start()

@@ -54,7 +54,6 @@ def test_some_order_catches_who_names_a_commit_without_the_fence(
         all(simulated(seed, 300) for seed in range(seeds))
 
 
-@pytest.mark.soak
 def test_some_order_catches_who_forgets_what_lies_in_packs_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -249,7 +249,6 @@ def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     assert len(mirror.dataset("people", "main~2")) == 9
 
 
-@pytest.mark.soak
 def test_a_clone_that_changed_something_else_still_pushes(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -276,7 +275,6 @@ def test_a_bundle_of_a_purged_repository_has_the_twins_and_what_to_refuse(
         stale.push(made.url)
 
 
-@pytest.mark.soak
 def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -301,7 +299,6 @@ def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
     assert problems(onwards) == []
 
 
-@pytest.mark.soak
 def test_branches_that_are_fetched_one_by_one_all_have_their_twins(
     repo: tr.Repository, tmp_path: Path
 ) -> None:

@@ -96,7 +96,6 @@ def test_who_makes_up_tokens_is_limited_by_address(tmp_path: Path) -> None:
     assert [one.status_code for one in answers] == [401, 401, 429, 429]
 
 
-@pytest.mark.soak
 def test_who_was_sent_much_waits(tmp_path: Path) -> None:
     with running_service(tmp_path, bytes_per_second=1) as running, running.client() as client:
         statuses = [client.get("/api/v1/openapi.json").status_code for _ in range(2)]

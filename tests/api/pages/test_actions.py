@@ -149,7 +149,6 @@ def test_the_tab_that_is_shown_is_in_sight_on_a_phone(phone: Visitor) -> None:
     expect(phone.page.get_by_role("link", name="Storage")).to_be_in_viewport(ratio=0.9)
 
 
-@pytest.mark.soak
 def test_who_may_only_read_is_offered_nothing_else(
     browser: Browser, showcase: RunningService
 ) -> None:

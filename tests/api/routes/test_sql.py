@@ -138,7 +138,6 @@ def test_the_catalog_has_rows_of_what_its_caller_may_read(
     assert (hidden == 0) == (not seen)
 
 
-@pytest.mark.soak
 def test_too_many_queries_of_one_caller_are_told_to_wait(digits: RunningService) -> None:
     gate = digits.service.queries.gate
     token = digits.user("hasty", Grant(NAME, Action.READ))

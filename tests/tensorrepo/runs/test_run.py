@@ -411,7 +411,6 @@ with repo.run("exp1") as run:
 """
 
 
-@pytest.mark.soak
 def test_a_fork_that_leaves_a_run_does_not_end_it(tmp_path: Path) -> None:
     repository = tr.init(tmp_path / "repo", author=ADA)
     command = [sys.executable, "-c", FORKED, str(tmp_path / "repo")]
