@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -107,8 +109,15 @@ ROUTERS = (
 ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error, oci_error)
 
 
+_FIRST_ANSWER_SECONDS: Final = 0.5  # from the lifespan's start, by when the first one is given
+
+
 def _prepare(app: FastAPI) -> None:
-    """What the first ones to ask would wait for, beside the first answers."""
+    """What the first ones to ask would wait for; not before the service answers.
+
+    Until then it would take the interpreter from what the answer waits for.
+    """
+    time.sleep(_FIRST_ANSWER_SECONDS)
     build_routes(app.routes)
     compile_templates()
 

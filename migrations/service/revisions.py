@@ -91,7 +91,8 @@ def _revision(connection: Connection) -> str | None:
 
 def _make(connection: Connection, tables: MetaData) -> None:
     """Make all tables at once, as the revisions would one after the other; a test holds it so."""
-    tables.create_all(connection)
+    is_empty = not inspect(connection).get_table_names()
+    tables.create_all(connection, checkfirst=not is_empty)  # a question for each table otherwise
     _version.create(connection, checkfirst=True)
     connection.execute(insert(_version).values(version_num=REVISIONS[-1]))
     _support(connection)
