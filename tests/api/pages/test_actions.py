@@ -177,7 +177,7 @@ def test_a_branch_is_proposed_discussed_and_merged(
     photos.create_branch("more")
     with photos.transaction("more", message="Words") as tx:
         tx.save_file("words.txt", b"Words")
-    showcase.service.directory.open("team/photos").core.log.refresh()  # else seen within a second
+    _see_what_was_written_beside(showcase)
     cara.visit(f"{HERE}/new-request")
     cara.page.get_by_label("Branch").select_option("more")
     cara.page.get_by_label("Into").select_option("main")
@@ -206,10 +206,13 @@ def test_a_token_is_shown_once_and_revoked(cara: Visitor, showcase: RunningServi
         assert client.get("/api/v1/repositories/team/photos").status_code == 401
 
 
-def test_points_of_a_run_come_while_it_trains(cara: Visitor, photos: tr.Repository) -> None:
+def test_points_of_a_run_come_while_it_trains(
+    cara: Visitor, photos: tr.Repository, showcase: RunningService
+) -> None:
     with photos.run("live", params={"lr": 0.1}) as run:
         run.log_metric("loss", 1.0, 0)
         run.flush()
+        _see_what_was_written_beside(showcase)
         cara.visit_without_waiting(f"{HERE}/runs/live")
         expect(cara.page.locator("[data-chart=loss] canvas")).to_be_visible()
         run.log_metric("loss", 0.5, 1)
@@ -251,3 +254,8 @@ def test_who_signs_out_sees_nothing_more(cara: Visitor) -> None:
     cara.page.get_by_role("button", name="Sign out").click()
     cara.visit("/team/photos")
     expect(cara.page).to_have_url(re.compile("/login"))
+
+
+def _see_what_was_written_beside(showcase: RunningService) -> None:
+    """Else the service sees it within a second."""
+    showcase.service.directory.open("team/photos").core.log.refresh()
