@@ -488,9 +488,7 @@ def _store(objects: ObjectSink, pages: _Pages, region: _Region) -> dict[str, Ent
         else:
             beside, name = old.get(page.last), region.names.get(page.last)
             links = (
-                page.links()
-                if beside is None or name is None
-                else (edited_links(beside, name, page))
+                page.links() if beside is None or name is None else edited_links(beside, name, page)
             )
             path, entry = _put(objects, pages, page, links)
             edits[path] = entry
