@@ -8,12 +8,14 @@ Saves go through all that a save does, onto a disk; their peers do parts of it, 
   frame verified, what is stored hashed; in memory that is used again, and without a choice.
 - `zipnn`: ZipNN's compression of all bytes, in one piece (needs `--peers`).
 
-Loads stand beside torch's `load_file` and a clone of each tensor, which verify nothing, and beside a
-`floor`: the base's frames decoded, the frames decoded and hashed, in memory that is used again, by as
-many threads as there are cores. What torch takes of that floor is the most that a load could reach;
-`*_cpu_ns_a_byte` of `base`, `kernels` and `blake3` say what it consists of, on one thread. Other
-processes may be about: `cpu` figures are processor time of all threads, the least of the rounds, in
-turns, and ratios of them; speeds are the best round's.
+Loads stand beside torch's `load_file` and a clone of each tensor, which verify nothing, and beside
+a `floor`: the base's frames decoded, the frames decoded and hashed, in memory that is used again,
+by as many threads as there are cores. Torch's seconds over the floor's are the most that a load
+could reach; `*_cpu_ns_a_byte` of `base`, `kernels` and `blake3` say what the floor consists of, on
+one thread.
+
+Other processes may be about: `cpu` figures are processor time of all threads, the least of the
+rounds, in turns, and ratios of them; speeds are the best round's.
 """
 
 from __future__ import annotations
