@@ -8,9 +8,14 @@ Saves go through all that a save does, onto a disk; their peers do parts of it, 
   frame verified, what is stored hashed; in memory that is used again, and without a choice.
 - `zipnn`: ZipNN's compression of all bytes, in one piece (needs `--peers`).
 
-Loads stand beside torch's `load_file` and a clone of each tensor, which verify nothing. Other
-processes may be about: `cpu` figures are processor time of all threads, the least of the rounds, in
-turns, and ratios of them; speeds are the best round's.
+Loads stand beside torch's `load_file` and a clone of each tensor, which verify nothing, and beside
+a `floor`: the base's frames decoded, the frames decoded and hashed, in memory that is used again,
+by as many threads as there are cores. Torch's seconds over the floor's are the most that a load
+could reach; `*_cpu_ns_a_byte` of `base`, `kernels` and `blake3` say what the floor consists of, on
+one thread.
+
+Other processes may be about: `cpu` figures are processor time of all threads, the least of the
+rounds, in turns, and ratios of them; speeds are the best round's.
 """
 
 from __future__ import annotations
@@ -33,8 +38,11 @@ from model_cases.models import Stored
 from safetensors.torch import load_file, save_file
 
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.layout.pack import StoredFrame
 from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.packing import seal
@@ -116,6 +124,88 @@ def kernel_tasks(model: StoredModel, new: Model, base: Model) -> Iterator[Kernel
                     encoded.append((CODECS["planes"], planes, about))
             bases = [under[at : at + size].data] * len(entry.bases)
             yield KernelTask(CODECS[entry.codec], data[at : at + size].data, bases, about, encoded)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """A frame as it is stored, and the frame of its base, all where they lie on disk."""
+
+    codec: Any
+    planes: list[StoredPlane]
+    about: FrameShape
+    under: list[tuple[Any, list[StoredPlane]]]  # codec and planes of bases
+    digest: bytes
+
+    def base(self) -> list[memoryview]:
+        found = []
+        for codec, planes in self.under:
+            if codec is None:
+                found.append(memoryview(planes[0].data))
+                continue
+            room = buffer_for("benchmark base", self.about.size_bytes, np.dtype(np.uint8))
+            codec.decode(planes, [], self.about, room.data)
+            found.append(room.data)
+        return found
+
+    def decode(self, bases: list[memoryview]) -> memoryview:
+        room = buffer_for("benchmark frame", self.about.size_bytes, np.dtype(np.uint8)).data
+        if self.codec is None:
+            room[:] = self.planes[0].data
+        else:
+            self.codec.decode(self.planes, bases, self.about, room)
+        return room
+
+    def all(self) -> bool:
+        return frame_digest(self.decode(self.base())) == self.digest
+
+
+def load_tasks(model: StoredModel) -> Iterator[LoadTask]:
+    """What must be done to every frame of a model of depth 1."""
+    members = model.packs.members
+
+    def stored(number: int, frame: StoredFrame) -> list[StoredPlane]:
+        pack = members.mapped_pack(number)
+        assert pack is not None, "models of benchmarks lie on a local disk"
+        return [
+            StoredPlane(one.codec, pack[one.offset : one.offset + one.size_bytes])
+            for one in frame.planes
+        ]
+
+    for name in model:
+        tensor = model.tensor(name)
+        for placed in tensor.frames:
+            member, under = members.member(placed.place), []
+            for base in members.entries[placed.place].bases:
+                below = members.member(base)
+                frame = below.frames[placed.index - below.first_frame]
+                under.append((CODECS.get(below.codec), stored(base[0], frame)))
+            about = about_frame(tensor.type, tensor.shape, placed.index)
+            yield LoadTask(
+                CODECS.get(placed.codec),
+                stored(placed.place[0], placed.frame),
+                about._replace(params=member.params),
+                under,
+                placed.frame.digest,
+            )
+
+
+def load_parts(tasks: list[LoadTask], rounds: int) -> dict[str, int]:
+    """Nanoseconds of one thread's processor time by part of a load, each frame's least."""
+    parts = dict.fromkeys(("base", "kernels", "blake3"), 0)
+    for task in tasks:
+        least = dict.fromkeys(parts, 1 << 62)
+        for _ in range(rounds + 1):
+            began = time.thread_time_ns()
+            bases = task.base()
+            decoding = time.thread_time_ns()
+            frame = task.decode(bases)
+            hashing = time.thread_time_ns()
+            frame_digest(frame)
+            ended = time.thread_time_ns()
+            spent = (decoding - began, hashing - decoding, ended - hashing)
+            least = {part: min(least[part], one) for part, one in zip(parts, spent, strict=True)}
+        parts = {part: total + least[part] for part, total in parts.items()}
+    return parts
 
 
 def turns(rounds: int, sides: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float]]:
@@ -222,16 +312,23 @@ def load(dtype: str, *, joined: bool) -> Case:
         save_file(new, path := folder / "model.safetensors")
         raw = sum(tensor.nbytes for tensor in new.values())
         del base, new
-        found = turns(
-            options.rounds,
-            {
-                "ours": lambda: stored.open(entry).load(output="torch"),
-                "torch": lambda: {name: one.clone() for name, one in load_file(path).items()},
-            },
-        )
+        tasks = list(load_tasks(stored.open(entry)))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = turns(
+                options.rounds,
+                {
+                    "ours": lambda: stored.open(entry).load(output="torch"),
+                    "floor": lambda: sum(pool.map(LoadTask.all, tasks)),
+                    "torch": lambda: {name: one.clone() for name, one in load_file(path).items()},
+                },
+            )
+        parts = load_parts(tasks, options.rounds)
         return {
             "share_of_torch": round(found["torch"][0] / found["ours"][0], 2),
+            "most_share_of_torch": round(found["torch"][0] / found["floor"][0], 2),
+            "share_of_floor": round(found["floor"][1] / found["ours"][1], 2),
             **figures(raw, found),
+            **{f"{part}_cpu_ns_a_byte": round(one / raw, 2) for part, one in parts.items()},
             "goal": f"share_of_torch >= {0.6 if joined else 0.5}",
         }
 

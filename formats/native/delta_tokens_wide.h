@@ -63,12 +63,71 @@ WIDE INLINE bool short_zigzag_wide(const uint8_t *tokens, size_t count, bit_read
     return true;
 }
 
+/* The distances of sixteen numbers of 2 bytes. Most tokens of those are distances, and leave no bits. */
+WIDE INLINE __m256i zigzag_sixteen_shorts(const uint8_t *tokens, bit_reading *from)
+{
+    __m128i token = _mm_loadu_si128((const __m128i *)tokens);
+    __m128i above = _mm_subs_epu8(token, _mm_set1_epi8(DIRECT - 1));
+    if (_mm_testz_si128(above, above))
+        return _mm256_cvtepu8_epi16(token);
+    __m256i one = zigzag_eight(tokens, from), other = zigzag_eight(tokens + 8, from);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(one, other), 0xD8); /* packs go by halves */
+}
+
+/* As restored16 does. */
+WIDE INLINE __m256i restored_shorts(__m256i zigzag, __m256i from, bool magnitude)
+{
+    __m256i odd = _mm256_and_si256(zigzag, _mm256_set1_epi16(1));
+    __m256i down = _mm256_sub_epi16(_mm256_setzero_si256(), odd);
+    __m256i distance = _mm256_xor_si256(_mm256_srli_epi16(zigzag, 1), down);
+    __m256i number = _mm256_add_epi16(from, distance);
+    if (!magnitude)
+        return number;
+    __m256i crossed = _mm256_srai_epi16(_mm256_xor_si256(number, from), 15);
+    return _mm256_xor_si256(number, _mm256_srli_epi16(crossed, 1));
+}
+
+WIDE INLINE void apply_stride_of_shorts(const uint8_t *tokens, bit_reading *from,
+                                        const uint8_t *base, bool magnitude, uint8_t *out)
+{
+    for (size_t i = 0; i < STRIDE; i += 16) {
+        __m256i zigzag = zigzag_sixteen_shorts(tokens + i, from);
+        __m256i under = _mm256_loadu_si256((const __m256i *)(base + 2 * i));
+        _mm256_storeu_si256((__m256i *)(out + 2 * i), restored_shorts(zigzag, under, magnitude));
+    }
+}
+
+WIDE INLINE bool apply_shorts(const uint8_t *tokens, bit_reading *from, const uint8_t *base,
+                              size_t count, bool magnitude, uint8_t *out)
+{
+    uint8_t last[STRIDE] = {0}, under[2 * STRIDE] = {0}, found[2 * STRIDE];
+    bit_reading local = *from;
+    size_t at = 0, left = count % STRIDE;
+    for (; at < count - left; at += STRIDE) {
+        if (!bits_ready(&local))
+            return false;
+        apply_stride_of_shorts(tokens + at, &local, base + 2 * at, magnitude, out + 2 * at);
+    }
+    if (left) {
+        if (!bits_ready(&local))
+            return false;
+        memcpy(last, tokens + at, left);
+        memcpy(under, base + 2 * at, 2 * left);
+        apply_stride_of_shorts(last, &local, under, magnitude, found);
+        memcpy(out + 2 * at, found, 2 * left);
+    }
+    *from = local;
+    return true;
+}
+
 WIDE INLINE bool apply_wide_body(const uint8_t *tokens, bit_reading *from, const uint8_t *base,
                                  size_t count, kind kind, uint8_t *out)
 {
     U32 zigzag[BLOCK];
     if (kind.size == 8)
         return apply_body(tokens, from, base, count, kind, out);
+    if (kind.size == 2)
+        return apply_shorts(tokens, from, base, count, kind.magnitude, out);
     if (!short_zigzag_wide(tokens, count, from, zigzag))
         return false;
     short_restored(zigzag, base, count, kind, out);

@@ -95,6 +95,64 @@ EVERY_MACHINE(void, join,
               (const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out),
               BY_SIZE(size, join_body(planes, count, size, turn, out)));
 
+#if defined(__x86_64__)
+
+/* ------------------------------------------------------------------ joined, 32 numbers at once
+ *
+ * Compilers do as well for 2 bytes, but make shifts and masks of 4. */
+
+enum { AT_ONCE = 32 };
+
+typedef struct {
+    __m256i low, high; /* of each half of 16 bytes: what comes of its first 8, and of its last 8 */
+} interleaved;
+
+/* The second byte of each number and the highest one, as turned_back. */
+WIDE INLINE interleaved high_bytes(const uint8_t *first, const uint8_t *second, bool turn)
+{
+    __m256i one = _mm256_loadu_si256((const __m256i *)first);
+    __m256i two = _mm256_loadu_si256((const __m256i *)second);
+    if (turn) {
+        const __m256i top = _mm256_set1_epi8((char)0x80);
+        __m256i up = _mm256_and_si256(_mm256_slli_epi16(one, 7), top);
+        __m256i down = _mm256_andnot_si256(top, _mm256_srli_epi16(one, 1));
+        one = _mm256_or_si256(_mm256_and_si256(two, top), down);
+        two = _mm256_or_si256(_mm256_andnot_si256(top, two), up);
+    }
+    return (interleaved){_mm256_unpacklo_epi8(two, one), _mm256_unpackhi_epi8(two, one)};
+}
+
+/* 64 bytes, of which each vector has one part in its lower half and one in its upper. */
+WIDE INLINE void store_halves(__m256i one, __m256i other, uint8_t *lower, uint8_t *upper)
+{
+    _mm256_storeu_si256((__m256i *)lower, _mm256_permute2x128_si256(one, other, 0x20));
+    _mm256_storeu_si256((__m256i *)upper, _mm256_permute2x128_si256(one, other, 0x31));
+}
+
+WIDE INLINE void join_fours_wide(const uint8_t *const *planes, size_t at, bool turn, uint8_t *out)
+{
+    interleaved high = high_bytes(planes[0] + at, planes[1] + at, turn);
+    interleaved low = high_bytes(planes[2] + at, planes[3] + at, false);
+    store_halves(_mm256_unpacklo_epi16(low.low, high.low), _mm256_unpackhi_epi16(low.low, high.low),
+                 out, out + 64);
+    store_halves(_mm256_unpacklo_epi16(low.high, high.high),
+                 _mm256_unpackhi_epi16(low.high, high.high), out + 32, out + 96);
+}
+
+WIDE static void join_many(const uint8_t *const *planes, size_t count, int size, bool turn,
+                           uint8_t *out)
+{
+    const uint8_t *rest[MOST_PLANES];
+    size_t at = 0;
+    for (; size == 4 && at + AT_ONCE <= count; at += AT_ONCE)
+        join_fours_wide(planes, at, turn, out + 4 * at);
+    for (int plane = 0; plane < size; plane++)
+        rest[plane] = planes[plane] + at;
+    join_wide(rest, count - at, size, turn, out + at * (size_t)size);
+}
+
+#endif
+
 /* ------------------------------------------------------------------ Python */
 
 static bool known_size(int size, int turn)
@@ -172,7 +230,9 @@ int add_planes(PyObject *module)
 {
     if (is_wide()) {
         best_split = split_wide;
-        best_join = join_wide;
+#if defined(__x86_64__)
+        best_join = join_many;
+#endif
     }
     return PyModule_AddFunctions(module, METHODS);
 }

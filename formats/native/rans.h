@@ -211,14 +211,19 @@ static Py_ssize_t read_tables(const uint8_t *data, size_t size, uint8_t *groups,
 #if defined(__x86_64__)
 
 enum { WIDTH = 8 };
-static __m256i spread[256]; /* for each mask of lanes: which of the next words each lane gets */
+static __m128i spread[256]; /* for each mask of lanes: where each lane's word is, of others nowhere */
 
 static void fill_spread(void)
 {
     for (unsigned mask = 0; mask < 256; mask++) {
-        uint32_t places[WIDTH], next = 0;
-        for (unsigned lane = 0; lane < WIDTH; lane++)
-            places[lane] = mask >> lane & 1 ? next++ : 0;
+        uint8_t places[2 * WIDTH], next = 0;
+        memset(places, 0x80, sizeof places);
+        for (unsigned lane = 0; lane < WIDTH; lane++) {
+            if (!(mask >> lane & 1))
+                continue;
+            places[2 * lane] = next++;
+            places[2 * lane + 1] = next++;
+        }
         memcpy(&spread[mask], places, sizeof places);
     }
 }
@@ -252,49 +257,60 @@ WIDE INLINE __m256i eight_at(const uint32_t *slots, __m256i places)
                              (int)slots[(uint32_t)four], (int)slots[four >> 32]);
 }
 
-/* Eight coders take their turn. */
+/* Eight coders take their turn; `entries` are what their slots say. `words` moves on, and nothing says
+ * how many of them are left. */
 WIDE INLINE __m256i unpack_eight(__m256i state, const uint32_t *slots, const uint8_t *contexts,
-                                 reading *from, uint8_t *out)
+                                 const uint8_t **words, __m256i *entries)
 {
     __m256i slot = _mm256_and_si256(state, _mm256_set1_epi32(TABLE - 1));
     if (contexts) {
         __m256i of = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)contexts));
         slot = _mm256_or_si256(slot, _mm256_slli_epi32(of, TABLE_BITS));
     }
-    __m256i entry = eight_at(slots, slot);
-    __m256i frequency = _mm256_add_epi32(
-        _mm256_and_si256(_mm256_srli_epi32(entry, 8), _mm256_set1_epi32(0xFFF)),
-        _mm256_set1_epi32(1));
-    state = _mm256_add_epi32(
-        _mm256_mullo_epi32(frequency, _mm256_srli_epi32(state, TABLE_BITS)),
-        _mm256_srli_epi32(entry, 20));
-    __m256i symbols = _mm256_and_si256(entry, _mm256_set1_epi32(0xFF));
-    __m128i narrow = _mm_packus_epi32(_mm256_castsi256_si128(symbols),
-                                      _mm256_extracti128_si256(symbols, 1));
-    _mm_storel_epi64((__m128i *)out, _mm_packus_epi16(narrow, narrow));
+    __m256i entry = eight_at(slots, slot), rest = _mm256_srli_epi32(state, TABLE_BITS);
+    __m256i less = _mm256_and_si256(_mm256_srli_epi32(entry, 8), _mm256_set1_epi32(0xFFF));
+    __m256i start = _mm256_add_epi32(_mm256_srli_epi32(entry, 20), rest);
+    state = _mm256_add_epi32(_mm256_mullo_epi32(less, rest), start);
     __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(state, 16), _mm256_setzero_si256());
     unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(low));
-    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from->words));
-    words = _mm256_permutevar8x32_epi32(words, spread[mask]);
-    __m256i filled = _mm256_or_si256(_mm256_slli_epi32(state, 16), words);
-    int taken = __builtin_popcount(mask);
-    from->words += 2 * taken;
-    from->left -= taken;
-    return _mm256_blendv_epi8(state, filled, low);
+    __m128i filling = _mm_loadu_si128((const __m128i *)*words);
+    filling = _mm_shuffle_epi8(filling, spread[mask]);
+    __m256i shift = _mm256_and_si256(low, _mm256_set1_epi32(16));
+    *words += 2 * __builtin_popcount(mask);
+    *entries = entry;
+    return _mm256_or_si256(_mm256_sllv_epi32(state, shift), _mm256_cvtepu16_epi32(filling));
+}
+
+/* The symbols of a round, of which the entries of all slots are known. */
+WIDE INLINE void store_symbols(const __m256i entries[LANES / WIDTH], uint8_t *out)
+{
+    const __m256i lowest = _mm256_set1_epi32(0xFF);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packs go by halves */
+    __m256i one = _mm256_packus_epi32(_mm256_and_si256(entries[0], lowest),
+                                      _mm256_and_si256(entries[1], lowest));
+    __m256i other = _mm256_packus_epi32(_mm256_and_si256(entries[2], lowest),
+                                        _mm256_and_si256(entries[3], lowest));
+    __m256i all = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(one, other), order);
+    _mm256_storeu_si256((__m256i *)out, all);
 }
 
 WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, size_t count,
                                uint32_t *states, reading *from, uint8_t *out)
 {
-    __m256i all[LANES / WIDTH];
+    __m256i all[LANES / WIDTH], entries[LANES / WIDTH];
     reading local = *from;
     for (size_t i = 0; i < LANES / WIDTH; i++)
         all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
     size_t at = 0;
-    for (; at + LANES <= count && words_ready(&local); at += LANES)
+    for (; at + LANES <= count && words_ready(&local); at += LANES) {
+        const uint8_t *words = local.words;
         for (size_t i = 0; i < LANES / WIDTH; i++)
             all[i] = unpack_eight(all[i], slots, contexts ? contexts + at + WIDTH * i : NULL,
-                                  &local, out + at + WIDTH * i);
+                                  &words, &entries[i]);
+        store_symbols(entries, out + at);
+        local.left -= (words - local.words) / 2;
+        local.words = words;
+    }
     for (size_t i = 0; i < LANES / WIDTH; i++)
         _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
     *from = local;

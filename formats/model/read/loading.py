@@ -37,6 +37,7 @@ from tensorrepo.formats.common.tensors import (
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.manifest import TensorEntry
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers
+from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.frames import (
     PackReader,
     PiecedTensor,
@@ -259,6 +260,8 @@ R = TypeVar("R", bound="PendingRead")
 
 SMALL_BYTES: Final = 4 << 20  # decoded; a larger tensor is a batch of its own
 BATCH_BYTES: Final = 4 << 20
+# To decode takes ten times as long as to copy: one thread would be left with the last batch.
+ENCODED_BATCH_BYTES: Final = 1 << 20
 REMOTE_BATCH_BYTES: Final = 8 << 20  # so many small tensors are fetched in one request
 BATCH_TENSORS: Final = 1024
 
@@ -305,7 +308,9 @@ def _batch_limit(tensor: LoadableTensor) -> int:
     if frames and not tensor.members.local[frames[0].place[0]]:
         return REMOTE_BATCH_BYTES
     # On a local disk several frames are better read side by side.
-    return BATCH_BYTES if len(frames) <= 1 else 0
+    if len(frames) > 1:
+        return 0
+    return ENCODED_BATCH_BYTES if frames and frames[0].codec != RAW else BATCH_BYTES
 
 
 class _Target(msgspec.Struct, eq=False, gc=False):

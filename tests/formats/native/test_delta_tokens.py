@@ -49,10 +49,11 @@ SEEDS = st.integers(0, 1 << 16)
 
 
 def pair(of: Numbers, count: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Numbers and bases of any bits: near ones, far ones, equal ones."""
+    """Numbers and bases of any bits: near ones, far ones, equal ones; then a third of near ones."""
     rng = np.random.default_rng(seed)
     base = rng.integers(0, 256, count * of.size, np.uint8).view(of.dtype)
     steps = rng.integers(0, 1 << 62, count) >> rng.integers(0, 63, count)
+    steps[count - count // 3 :] &= 7
     return base + steps.astype(of.dtype), base
 
 
