@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 DTypeLike = str | np.dtype[Any] | type
 Ints = NDArray[np.int64]  # row numbers, offsets, counts
 Bools = NDArray[np.bool_]  # whether each row, or page, is one of some kind
+_N = TypeVar("_N", bound=np.integer[Any])
 
 _CODED: Final = (  # the first has code 1
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -90,3 +91,14 @@ def dtype_from_code(code: int) -> str:
     if code == 0:
         raise CorruptError("element type code 0 stands for no type")
     raise UnsupportedError(f"element type code {code} is unknown here. Update tensorrepo.")
+
+
+def distinct(numbers: NDArray[_N]) -> NDArray[_N]:
+    """Numbers that are there, each once, the smallest first: `np.unique` of whole ones.
+
+    That one loads `numpy.ma`, in 20 ms of the first epoch of a process.
+    """
+    found = np.sort(numbers, axis=None)
+    first = np.ones(found.size, np.bool_)
+    np.not_equal(found[1:], found[:-1], out=first[1:])
+    return found[first]

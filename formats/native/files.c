@@ -15,6 +15,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <Python.h>
 
+#include "jpeg_walk.h"
 #include "parts.h"
 
 #include <errno.h>
@@ -80,11 +81,6 @@ static uint8_t codec_of(const uint8_t *head, size_t size)
     return NO_IMAGE;
 }
 
-static inline uint32_t pair(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 8 | at[1];
-}
-
 static bool ends_behind(const uint8_t *data, size_t size, size_t at)
 {
     while (size-- > at + 1) {
@@ -99,29 +95,15 @@ static bool ends_behind(const uint8_t *data, size_t size, size_t at)
  * a file cut short. */
 static void walk_jpeg(const uint8_t *data, size_t size, record *found)
 {
-    size_t at = 2, frame = 0;
-    uint8_t marker;
-    while (true) {
-        if (size - at < 4 || data[at] != 0xFF)
-            return;
-        marker = data[at + 1];
-        size_t length = pair(data + at + 2);
-        bool unusual = marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7) || marker == 0xD9 ||
-                       marker == 0xFF;
-        if (unusual || length < 2)
-            return;
-        if (marker == 0xDA)
-            break;
-        bool is_frame = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
-                        marker != 0xCC;
-        if (is_frame && !frame)
+    size_t at = JPEG_FIRST, frame = 0;
+    for (; is_segment(data, size, at) && data[at + 1] != JPEG_SCAN; at += 2 + pair(data + at + 2)) {
+        if (is_frame(data[at + 1]) && !frame)
             frame = at + 2;
-        if (size - at < 2 + length)
-            return;
-        at += 2 + length;
     }
+    if (!is_segment(data, size, at))
+        return;
     /* The frame: length (2 bytes), bits, height (2), width (2), components. */
-    if (!frame || size - frame < 8 || !ends_behind(data, size, at + 2))
+    if (!frame || size - frame < JPEG_FRAME_BYTES || !ends_behind(data, size, at + 2))
         return;
     uint32_t height = pair(data + frame + 3), width = pair(data + frame + 5);
     if (!height || !width || !data[frame + 7])

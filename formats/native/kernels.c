@@ -4,9 +4,9 @@
 
 #include "parts.h"
 
-static int (*PARTS[])(PyObject *) = {add_digests,   add_files,          add_number_spans,
-                                   add_order,     add_packed_numbers, add_planes,
-                                   add_row_digests, add_row_sums,     add_rows,
-                                   NULL};
+static int (*PARTS[])(PyObject *) = {add_digests,   add_files,          add_jpeg_header,
+                                   add_number_spans, add_order,       add_packed_numbers,
+                                   add_planes,    add_row_digests,    add_row_sums,
+                                   add_rows,      NULL};
 
 EXTENSION(_kernels, PARTS)

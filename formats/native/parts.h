@@ -15,6 +15,7 @@
 /* What `_kernels` is made of. */
 PART int add_digests(PyObject *module);
 PART int add_files(PyObject *module);
+PART int add_jpeg_header(PyObject *module);
 PART int add_number_spans(PyObject *module);
 PART int add_order(PyObject *module);
 PART int add_packed_numbers(PyObject *module);

@@ -10,6 +10,7 @@ import pytest
 
 from tensorrepo.formats.common.dtypes import (
     CODES,
+    distinct,
     dtype_code,
     dtype_from_code,
     dtype_name,
@@ -62,3 +63,8 @@ def test_what_only_looks_like_a_small_float_is_refused(given: Any) -> None:
 def test_an_unknown_code_is_refused(code: int, error: type[Exception]) -> None:
     with pytest.raises(error):
         dtype_from_code(code)
+
+
+@pytest.mark.parametrize("numbers", [[], [3], [5, -1, 5, 2, -1], list(range(100, 0, -1)) * 3])
+def test_distinct_numbers_are_those_of_a_set(numbers: list[int]) -> None:
+    assert distinct(np.array(numbers, np.int64)).tolist() == sorted(set(numbers))

@@ -26,7 +26,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -44,6 +44,7 @@ from tensorrepo.formats.images.headers import (
     raster_formats,
     tidied,
 )
+from tensorrepo.formats.native import jpeg_header
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ ATTEMPTS = 10  # of a random box that has to lie inside the picture
 _PER_ATTEMPT = 4
 CHANCES = 1 + ATTEMPTS * _PER_ATTEMPT  # numbers that a row needs at most; the first is the flip's
 _FRACTION_BITS = 53
+_KEPT = 1024  # plans for pictures of some size each: those of a dataset have few sizes
 
 
 class Box(NamedTuple):
@@ -75,6 +77,7 @@ def chances(key: int, draws: NDArray[np.uint64] | Ints) -> NDArray[np.float64]:
     return scaled_down
 
 
+@lru_cache(_KEPT)
 def middle(height: int, width: int, size: tuple[float, float]) -> Box:
     """The largest box in the middle that has the shape of `size`, (height, width)."""
     high, wide = size
@@ -83,6 +86,7 @@ def middle(height: int, width: int, size: tuple[float, float]) -> Box:
     return Box((height - cut_height) // 2, (width - cut_width) // 2, cut_height, cut_width)
 
 
+@lru_cache(_KEPT)
 def inside(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
     """How large the whole picture becomes when it has to fit into `size`."""
     scale = min(size[0] / height, size[1] / width)
@@ -170,6 +174,7 @@ class PictureReader:
         self._files = _needed("PIL.ImageFile")
         without = ", or Decode(exact=True), which does without it"
         self._cv2 = None if self._exact else _needed("cv2", without)
+        self._most_shrunk = 1 if self._exact else _LARGEST_SHRINK
         self._scratch = local()
 
     def read(self, data: memoryview, place: Place) -> Picture:
@@ -202,31 +207,37 @@ class PictureReader:
     # ------------------------------------------------------------------ JPEG
 
     def _read_jpeg(self, data: memoryview, place: Place) -> Picture:
+        header = jpeg_header.BEST.read(data)
+        inks = False
         try:
-            height, width, space, _ = _strictly(self._jpeg.decode_jpeg_header, data)
+            if header is None:
+                header, inks = self._unusual_header(data)
         except ValueError as error:
             return self._read_unsupported(data, place, error)
+        height, width, _, turn = header
         self._check_size(height, width)
-        inks = space in _INKS
-        turn = jpeg_orientation(data) if self._orient else 1
-        shown = (width, height) if turn > 4 else (height, width)
-        target = place(*shown)
-        shrink = 1 if self._exact else _shrink(target)
-        direct = target.out
-        everything = turn == 1 and target.box == (0, 0, height, width)
-        if direct is not None:
-            fits = direct.shape[:2] == (height, width) and direct.flags.c_contiguous
-            direct = direct if fits and everything and not inks else None
-        size = -(-height // shrink), -(-width // shrink)
+        if not self._orient:
+            turn = 1
+        target = place(width, height) if turn > 4 else place(height, width)
+        box, out, flip = target
+        size = None if out is None else out.shape
+        steps = steps_of(height, width, turn, box, size, self._most_shrunk)
+        direct = out if steps.direct and not inks and out.flags.c_contiguous else None
         try:
-            pixels = self._decoded(data, size, shrink, target, direct, inks=inks)
+            pixels = self._decoded(data, steps, out, direct, inks=inks)
         except ValueError as error:
             return self._read_unsupported(data, place, error)
         if direct is not None:
-            return self._flipped(pixels, flip=target.flip)
-        pixels = turned(pixels, turn)
-        box = scaled(target.box, shown, pixels.shape[:2]) if shrink > 1 else target.box
-        return self._placed(pixels, target._replace(box=box))
+            return self._flipped(pixels, flip=flip)
+        if turn != 1:
+            pixels = turned(pixels, turn)
+        return self._placed(pixels, steps, out, flip=flip)
+
+    def _unusual_header(self, data: memoryview) -> tuple[tuple[int, int, int, int], bool]:
+        """As of a usual one, but for the components, and whether they are inks, by libjpeg."""
+        height, width, space, _ = _strictly(self._jpeg.decode_jpeg_header, data)
+        turn = jpeg_orientation(data) if self._orient else 1
+        return (height, width, 0, turn), space in _INKS
 
     def _read_unsupported(self, data: memoryview, place: Place, error: ValueError) -> Picture:
         """Leave a JPEG to Pillow, unless it is damaged."""
@@ -237,24 +248,25 @@ class PictureReader:
     def _decoded(
         self,
         data: memoryview,
-        size: tuple[int, int],
-        shrink: int,
-        target: Target,
+        steps: Steps,
+        out: Picture | None,
         direct: Picture | None,
         *,
         inks: bool,
     ) -> Picture:
         buffer = direct
-        if direct is None and target.out is not None:
-            buffer = self._room("decoded", size[0] * size[1] * max(CHANNELS.values()))
-        decode = partial(
+        if direct is None and out is not None:
+            buffer = self._room("decoded", steps.pixels * max(CHANNELS.values()))
+        space = "CMYK" if inks else _JPEG_SPACES[self._mode]
+        least = steps.least
+        pixels: Picture = _strictly(
             self._jpeg.decode_jpeg,
-            colorspace="CMYK" if inks else _JPEG_SPACES[self._mode],
-            min_height=size[0] if shrink > 1 else 0,
-            min_width=size[1] if shrink > 1 else 0,
+            data,
+            colorspace=space,
+            min_height=least[0],
+            min_width=least[1],
             buffer=buffer,
         )
-        pixels: Picture = _strictly(decode, data)
         return self._from_inks(pixels) if inks else pixels
 
     def _from_inks(self, inks: Picture) -> Picture:
@@ -279,7 +291,9 @@ class PictureReader:
         with self._pillow.open(io.BytesIO(data), formats=self._formats) as image:
             self._check_size(image.height, image.width)
             pixels = turned(self._converted(image), _orientation_of(image) if self._orient else 1)
-        return self._placed(pixels, place(*pixels.shape[:2]))
+        box, out, flip = place(*pixels.shape[:2])
+        steps = steps_of(*pixels.shape[:2], 1, box, None if out is None else out.shape, 1)
+        return self._placed(pixels, steps, out, flip=flip)
 
     def _converted(self, image: Any) -> Picture:
         if image.mode.startswith("I;16"):
@@ -303,21 +317,21 @@ class PictureReader:
 
     # ------------------------------------------------------------------ to its place
 
-    def _placed(self, pixels: Picture, target: Target) -> Picture:
-        top, left, height, width = target.box
-        seen = pixels[top : top + height, left : left + width]
-        out = target.out
+    def _placed(self, pixels: Picture, steps: Steps, out: Picture | None, *, flip: bool) -> Picture:
+        seen = pixels[steps.cut]
         if out is None:
             # A copy: rows of a list outlive the scratch memory and the parts that were cut off.
-            return np.ascontiguousarray(seen[:, ::-1] if target.flip else seen)
-        if out.shape == seen.shape:
-            out[...] = seen[:, ::-1] if target.flip else seen
+            return np.ascontiguousarray(seen[:, ::-1] if flip else seen)
+        if steps.fits:
+            out[...] = seen[:, ::-1] if flip else seen
             return out
         if self._cv2 is None:
-            self._resize_exactly(pixels, target.box, out)
+            self._resize_exactly(pixels, steps.box, out)
+        elif steps.exactly:
+            self._resize_exactly(np.ascontiguousarray(seen), Box(0, 0, *seen.shape[:2]), out)
         else:
-            self._resize(seen, out)
-        return self._flipped(out, flip=target.flip)
+            self._resize(_flat(seen), _flat(out), steps)
+        return self._flipped(out, flip=flip) if flip else out
 
     def _flipped(self, pixels: Picture, *, flip: bool) -> Picture:
         if flip and self._cv2 is not None:
@@ -335,36 +349,18 @@ class PictureReader:
         size = (out.shape[1], out.shape[0])
         out[...] = np.asarray(image.resize(size, bilinear, box=edges)).reshape(out.shape)
 
-    def _resize(self, seen: Picture, out: Picture) -> None:
-        cv2, flat = self._cv2, _flat(seen)
+    def _resize(self, seen: Picture, out: Picture, steps: Steps) -> None:
+        cv2 = self._cv2
         assert cv2 is not None, "exact readers do not come here"
-        down = seen.shape[0] / out.shape[0], seen.shape[1] / out.shape[1]
-        if max(down) > _MOST_REDUCED:
-            if min(down) < 1:
-                self._resize_exactly(np.ascontiguousarray(seen), Box(0, 0, *seen.shape[:2]), out)
-                return
-            how = cv2.INTER_AREA
-        else:
-            how = cv2.INTER_LINEAR
-            flat = self._smoothed(flat, *down)
-        there = _flat(out)
-        made = cv2.resize(flat, (out.shape[1], out.shape[0]), dst=there, interpolation=how)
-        if not np.may_share_memory(made, out):
-            there[...] = made
-
-    def _smoothed(self, flat: Picture, down: float, across: float) -> Picture:
-        """`flat` without what cannot be shown when it shrinks by these factors, at most by two."""
-        by, bx = _spread(down), _spread(across)
-        if not by and not bx:
-            return flat
-        assert self._cv2 is not None, "exact readers do not come here"
-        room = self._room("smoothed", flat.size)
-        into = None if room is None else room[: flat.size].reshape(flat.shape)
-        taps = (3 if bx else 1, 3 if by else 1)
-        smoothed: Picture = self._cv2.GaussianBlur(
-            flat, taps, bx or 1e-3, dst=into, sigmaY=by or 1e-3
-        )
-        return smoothed
+        if steps.taps is not None:
+            by, bx = steps.sigmas
+            room = self._room("smoothed", seen.size)
+            into = None if room is None else room[: seen.size].reshape(seen.shape)
+            seen = cv2.GaussianBlur(seen, steps.taps, bx, dst=into, sigmaY=by)
+        how = cv2.INTER_AREA if steps.areas else cv2.INTER_LINEAR
+        made = cv2.resize(seen, (out.shape[1], out.shape[0]), dst=out, interpolation=how)
+        if made is not out and not np.may_share_memory(made, out):
+            out[...] = made
 
     def _room(self, name: str, size: int) -> Picture | None:
         """Memory of this thread that is used for one picture after another; None if too large."""
@@ -383,14 +379,14 @@ def _needed(module: str, otherwise: str = "") -> Any:
     return import_library(module, f"{missing}pip install 'tensorrepo[images]'{otherwise}")
 
 
-def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
+def _strictly(decode: Callable[..., T], data: memoryview, **how: Any) -> T:
     """What simplejpeg makes of a JPEG, or of a tidied copy where it warns of the header."""
     try:
-        return decode(data)
+        return decode(data, **how)
     except ValueError as error:
         if not any(word in str(error) for word in HARMLESS):
             raise
-    return decode(tidied(data))
+    return decode(tidied(data), **how)
 
 
 def _orientation_of(image: Any) -> int:
@@ -412,13 +408,83 @@ def turned(pixels: Picture, orientation: int) -> Picture:
     return np.ascontiguousarray(pixels[:: -1 if up_down else 1, :: -1 if left_right else 1])
 
 
-def _shrink(target: Target) -> int:
+class Steps(NamedTuple):
+    """What is done with a picture of some height and width so that a box of it has another size.
+
+    Attributes:
+        pixels: number of those that are decoded.
+        least: height and width that the decoder is asked for, 0 for all that there is.
+        direct: whether all that is decoded is what is wanted, and may be decoded to its place.
+        box: what is taken of the pixels that were decoded and turned.
+        cut: the same as an index.
+        fits: whether the box has the size that it needs.
+        exactly: whether Pillow resizes where OpenCV could, which it cannot in both directions.
+        areas: whether OpenCV takes the means of areas; else it interpolates.
+        taps: width and height of the filter before that; None without one.
+        sigmas: those of the filter, down and across.
+    """
+
+    pixels: int
+    least: tuple[int, int]
+    direct: bool
+    box: Box
+    cut: tuple[slice, slice]
+    fits: bool
+    exactly: bool
+    areas: bool
+    taps: tuple[int, int] | None
+    sigmas: tuple[float, float]
+
+
+@lru_cache(_KEPT)
+def steps_of(
+    height: int,
+    width: int,
+    turn: int,
+    box: Box,
+    out: tuple[int, ...] | None,
+    most_shrunk: int,
+) -> Steps:
+    """Steps of a picture that is stored in this height and width.
+
+    Args:
+        height: height as stored.
+        width: width as stored.
+        turn: EXIF's orientation, 1 to 8.
+        box: box of the picture as it is shown.
+        out: height and width of what the box becomes, and more; None leaves it its size.
+        most_shrunk: most by which the decoder may shrink the picture.
+    """
+    size = box[2:] if out is None else out[:2]
+    shrink = _shrink(box, size, most_shrunk)
+    decoded = -(-height // shrink), -(-width // shrink)
+    if shrink > 1:
+        shown = (width, height) if turn > 4 else (height, width)
+        box = scaled(box, shown, decoded[::-1] if turn > 4 else decoded)
+    top, left, high, wide = box
+    everything = turn == 1 and box == (0, 0, *decoded)
+    down, across = high / size[0], wide / size[1]
+    reduced, magnified = max(down, across) > _MOST_REDUCED, min(down, across) < 1
+    by, bx = (0.0, 0.0) if reduced else (_spread(down), _spread(across))
+    return Steps(
+        pixels=decoded[0] * decoded[1],
+        least=decoded if shrink > 1 else (0, 0),
+        direct=out is not None and everything and decoded == size,
+        box=box,
+        cut=(slice(top, top + high), slice(left, left + wide)),
+        fits=(high, wide) == size,
+        exactly=reduced and magnified,
+        areas=reduced,
+        taps=(3 if bx else 1, 3 if by else 1) if by or bx else None,
+        sigmas=(by or 1e-3, bx or 1e-3),
+    )
+
+
+def _shrink(box: Box, size: tuple[int, ...], most: int) -> int:
     """How much smaller a JPEG may be decoded so that the box is no smaller than its place."""
-    if target.out is None:
-        return 1
-    rows, columns = target.box.height / target.out.shape[0], target.box.width / target.out.shape[1]
+    rows, columns = box.height / size[0], box.width / size[1]
     shrink = 1
-    while shrink < _LARGEST_SHRINK and min(rows, columns) >= 2 * shrink:
+    while shrink < most and min(rows, columns) >= 2 * shrink:
         shrink *= 2
     return shrink
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.pages.page import (
     ALIGNMENT,
     DIRECTORY,
@@ -119,7 +119,7 @@ class MappedPages:
         if not np.array_equal(rows, self._entries["rows"][pages]):
             raise AssertionError("a run that is used in place is not all of its page")
         chunks = self._reader.index.chunk[pages].astype(np.int64)
-        for chunk in np.unique(chunks[self._address[chunks] == 0]).tolist():
+        for chunk in distinct(chunks[self._address[chunks] == 0]).tolist():
             self._map(chunk)
         at = self._address[chunks] + self._offset[pages].astype(np.int64)
         values_at = at + DIRECTORY.size
@@ -463,7 +463,7 @@ class _ColumnLoader:
     def _resident(self, runs: Ints, pages: Ints, fetched: Fetched) -> list[InMemory]:
         index, rows = self._plan.index, self._stop[runs] - self._start[runs]
         first = self._start[runs] - index.first_row[pages]
-        once = {page: self._shared_page(page, fetched) for page in np.unique(pages).tolist()}
+        once = {page: self._shared_page(page, fetched) for page in distinct(pages).tolist()}
         shared = [once[page] for page in pages.tolist()]
         if all(address for _, address in shared):
             at = np.array([address for _, address in shared]) + first * self._row_bytes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
@@ -155,7 +155,7 @@ class Bucketed:
         shuffled = self._shuffled
         if shuffled is None:
             return located.place
-        runs = np.unique(located.run)
+        runs = distinct(located.run)
         shuffled.open(runs[self._used[runs] == 0])
         self._used[runs] = block + 1
         self._runs_of[block] = runs

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, Buckets
 from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, PairedLanes, lay_out
@@ -102,7 +102,7 @@ class GroupedLanes(PairedLanes):
         by_piece = np.argsort(piece, kind="stable")
         bounds = np.flatnonzero(np.diff(piece[by_piece])) + 1
         run, found = np.empty_like(piece), np.empty_like(place)
-        self._prepare(self.pi[np.unique(piece)])
+        self._prepare(self.pi[distinct(piece)])
         for mine in np.split(by_piece, bounds) if piece.size else ():
             group = int(self.pi[piece[mine[0]]])
             order, start = self._line(group)
@@ -190,7 +190,7 @@ class SlottedBuckets(Bucketed):
         """The items at these positions; what was located long ago is not valid any more."""
         self._slots.begin()
         if self._newest is not None:  # there may be more of its items
-            self._slots.use(np.unique(self._newest[1].run))
+            self._slots.use(distinct(self._newest[1].run))
         return super().locate(start, stop, bands)
 
     def _freed(self, slots: Ints) -> None:
@@ -299,12 +299,12 @@ class RunSlots:
         self._recent.append([])
         if len(self._recent) > _TURNS_KEPT:
             gone = np.concatenate([np.zeros(0, np.int64), *self._recent.popleft()])
-            self._give_back(np.unique(gone[self._used[gone] <= self._turn - _TURNS_KEPT]))
+            self._give_back(distinct(gone[self._used[gone] <= self._turn - _TURNS_KEPT]))
 
     def of(self, group: GroupRuns, places: Ints) -> Ints:
         """The slots of the runs at these places of a group; used in this turn."""
         slot = group.slot[places]
-        new = np.unique(places[slot < 0])
+        new = distinct(places[slot < 0])
         if new.size:
             group.slot[new] = fresh = self._take(new.size)
             self.live[fresh] = group.live[new]
@@ -351,7 +351,7 @@ class RunSlots:
         names = self.names[slots]
         numbers = (names >> np.uint64(32)).astype(np.int64)
         places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        for group_number in np.unique(numbers).tolist():
+        for group_number in distinct(numbers).tolist():
             if (group := self._known(group_number)) is not None:
                 of_group = numbers == group_number
                 mine = places[of_group]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     low_bits,
     low_bits_of,
@@ -222,7 +222,7 @@ def _check_runs(run: Ints, is_open: Bools) -> None:
 def _alike(counts: Ints) -> Iterator[Ints]:
     """Places of counts of one magnitude, not too many at a time; none of zeros."""
     bits = np.where(counts > 0, low_bits_of(np.maximum(counts, 1)), 0)
-    for magnitude in np.unique(bits[bits > 0]).tolist():
+    for magnitude in distinct(bits[bits > 0]).tolist():
         alike = np.flatnonzero(bits == magnitude)
         at_once = max(1, _PERMUTED_AT_ONCE >> magnitude)
         for start in range(0, alike.size, at_once):

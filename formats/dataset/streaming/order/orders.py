@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     GOLDEN,
@@ -151,12 +151,12 @@ class PairedLanes:
             The runs, each once, and the position where the last block begins that needs it.
         """
         each = self.lanes // self.bands
-        rings = np.unique(np.arange(bands.start * each, bands.stop * each) // 2)
+        rings = distinct(np.arange(bands.start * each, bands.stop * each) // 2)
         inner = self.cut[rings[0] : rings[-1] + 2]
-        divided = np.unique(np.searchsorted(self.start, inner[1:-1], side="right") - 1)
+        divided = distinct(np.searchsorted(self.start, inner[1:-1], side="right") - 1)
         divided = divided[self.start[divided] < self.rows]
         # The pieces that cuts make of these runs, and the last block in which a lane is in each.
-        edges = np.unique(np.concatenate((self.start[divided], self.start[divided + 1], inner)))
+        edges = distinct(np.concatenate((self.start[divided], self.start[divided + 1], inner)))
         edges = edges[(edges >= inner[0]) & (edges <= inner[-1])]
         low, high = edges[:-1], edges[1:]
         index = np.searchsorted(self.start, low, side="right") - 1

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
@@ -53,7 +53,7 @@ class OpenRuns:
         """
         if not kept:
             return _NO_RUNS
-        runs = np.unique(np.concatenate(kept))
+        runs = distinct(np.concatenate(kept))
         runs = runs[self._open[runs] & ~np.isin(runs, np.concatenate(used))]
         self._open[runs] = False
         return runs
@@ -359,7 +359,7 @@ class RunRows:
     def _by_slot(self, runs: Ints) -> Iterator[tuple[int, Ints]]:
         """`runs` by the rows of their slots."""
         slot_rows = np.int64(1) << low_bits_of(self._live[runs])
-        for rows in np.unique(slot_rows).tolist():
+        for rows in distinct(slot_rows).tolist():
             yield rows, runs[slot_rows == rows]
 
     def _slots(self, count: int, slot_rows: int) -> Ints:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
-from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
@@ -636,4 +636,4 @@ def _explain_lengths(lengths: RowLengths | None) -> str:
 
 def _distinct_runs(order: Order, rows: int) -> int:
     start = max(0, (order.rows - rows) // 2)
-    return int(np.unique(order.locate(start, start + rows).run).size)
+    return int(distinct(order.locate(start, start + rows).run).size)
