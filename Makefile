@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# One more than there are cores: a quarter of the time of tests is spent waiting, for disks, servers, processes.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# Two more than there are cores: a quarter of the time of tests is spent waiting, for disks, servers, processes.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 # Tests wait for thousands of syncs: they lie in memory where that has 8 GiB to spare. TEST_FOLDER=/tmp lets them lie on a disk.
 TEST_FOLDER ?= $(shell df --output=avail -B1M /dev/shm 2>/dev/null | awk -v free="$$(awk '/^MemAvailable/ {print int($$2 / 1024)}' /proc/meminfo)" \
   'END {if ($$1 + 0 >= 8192 && free + 0 >= 8192) print "/dev/shm"}')

@@ -25,6 +25,7 @@ from hypothesis.internal.conjecture import providers
 
 from tests.support import merged_cases
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
+from tests.support.long_first import long_first
 from tests.support.servers import sql_logs
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
@@ -136,6 +137,19 @@ class Slowest:
         lines = (f"{spent:8.2f} {self.cases[name] or 1:6} {name}\n" for name, spent in slowest)
         self.path.parent.mkdir(exist_ok=True)
         self.path.write_text("".join(lines))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers share the tests, modules marked `long` come first, see `long_first`."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = long_first(
+            items,
+            workers,
+            is_long=lambda item: item.get_closest_marker("long") is not None,
+            module_of=lambda item: item.nodeid.partition("::")[0],
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,14 +20,15 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
-from tensorrepo.api.app import create_app
-from tensorrepo.api.settings import make_settings
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE as OWN_FORM
 from tensorrepo.repo.backends.service_format import MessageHead, encode_message
 from tests.support.effort import examples
+from tests.support.servers.route_table import whole_app
 from tests.support.servers.service import RunningService, running_service
 
-OPENAPI = create_app(make_settings(data=Path("nowhere"))).openapi()
+pytestmark = pytest.mark.long
+
+OPENAPI = whole_app().openapi()
 SCHEMA = schemathesis.openapi.from_dict(OPENAPI)
 OPERATIONS = sorted(
     (

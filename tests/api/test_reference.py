@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tensorrepo.api.app import create_app
 from tensorrepo.api.reference import COMMAND, reference
-from tensorrepo.api.settings import make_settings
 from tests.support.architecture.sources import ROOT
-
-OPENAPI = create_app(make_settings(data=Path("nowhere"))).openapi()
+from tests.support.servers.route_table import whole_app
 
 
 def test_the_page_is_made_of_the_routes() -> None:
     page = (ROOT / "docs/reference/rest.md").read_text("utf-8")
-    assert page == reference(OPENAPI), f"run `{COMMAND}`"
+    assert page == reference(whole_app().openapi()), f"run `{COMMAND}`"
 
 
 def test_the_page_has_every_operation() -> None:
-    page = reference(OPENAPI)
+    openapi = whole_app().openapi()
+    page = reference(openapi)
     missing = [
         f"{method.upper()} {path}"
-        for path, methods in OPENAPI["paths"].items()
+        for path, methods in openapi["paths"].items()
         for method in methods
         if f"### `{method.upper()} {path}`" not in page
     ]

@@ -28,6 +28,8 @@ from tests.support.servers.route_table import (
 )
 from tests.support.servers.service import RunningService
 
+pytestmark = pytest.mark.long
+
 APP = whole_app()
 TABLE = route_table(APP)
 PATHS = sorted({row.path: row for row in TABLE}.items())

@@ -59,6 +59,15 @@ def test_where_all_cases_are_skipped_so_is_the_test() -> None:
         merge(skipped, [{"at": 1}, {"at": 2}])()
 
 
+def test_where_some_cases_are_skipped_that_is_told() -> None:
+    def skipped(at: int) -> None:
+        if at > 1:
+            pytest.skip(f"not here, {at}")
+
+    with pytest.warns(pytest.PytestWarning, match="2 of 3 cases were skipped: not here, 2"):
+        merge(skipped, [{"at": 1}, {"at": 2}, {"at": 3}])()
+
+
 @pytest.mark.parametrize(
     "mark",
     [

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pytest
+
 from tests.contracts.test_exchange import CASES
 from tests.contracts.test_exchange_imports import SAMPLES
 from tests.formats.exchange.checkpoints.test_contract import FILES
 from tests.support.effort import soaking
 from tests.support.faults.mutants import MutationSeed, faults_alone
+
+pytestmark = pytest.mark.long
 
 GOLDEN = Path(__file__).parents[1] / "golden/foreign"
 WRITTEN_BY_OTHERS = {

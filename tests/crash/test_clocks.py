@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,21 +30,11 @@ SECONDS = 60 if soaking() else 1.5
 def test_processes_whose_clocks_differ_by_days_lose_nothing(tmp_path: Path) -> None:
     """Writers a day late and early beside collectors without grace; the store's own is right."""
     commit_files(new_repository(LocalBackend(tmp_path / "store")), {"files/first": b"first"})
-    command = [sys.executable, "-m", "tests.support.faults.skewed_clocks", str(tmp_path)]
-    works = [("write", number) for number in range(WRITERS)] + [("collect", 0), ("collect", 1)]
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*command, role, str(number), str(SECONDS), str(DAY_SECONDS * (-1) ** number)],
-                    cwd=ROOT,
-                    stdout=subprocess.PIPE,
-                )
-            )
-            for role, number in works
-        ]
-        told = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0] * len(works)
+    roles = ["write"] * WRITERS + ["collect"] * 2
+    module = "tests.support.faults.skewed_clocks"
+    command = [sys.executable, "-m", module, str(tmp_path), str(SECONDS), str(DAY_SECONDS), *roles]
+    told = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.split()
+    assert len(told) == len(roles)
     assert all(int(done) for done in told)
     verify(LocalBackend(tmp_path / "store"))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +15,6 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.gc_collect import plan_collection
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CommitExpired, NotFoundError
-from tests.support.architecture.sources import ROOT
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, new_repository
 from tests.support.effort import sampled, soaking
@@ -27,6 +24,7 @@ from tests.support.faults.collected_writers import (
     CollectingBackend,
     collect,
 )
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.sql_logs import backend_at, note_log
 
 SECONDS = 600 if soaking() else 1
@@ -85,8 +83,7 @@ def test_eight_processes_write_while_two_collect_and_nothing_dangles(
     store = backend_at(tmp_path)
     commit_files(new_repository(store), {"files/first": b"first"})
     module = "tests.support.faults.collected_writers"
-    command = [sys.executable, "-m", module, str(tmp_path), str(SECONDS), "1", "8"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    told = run_python("-m", module, tmp_path, str(SECONDS), "1", "8", timeout_seconds=900)
     report = json.loads(told.stdout)
     assert report["failed"] == []
     assert sum(done.get("collected", 0) for done in report["done"]) >= SECONDS / 6

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from tensorrepo.repo.log.rewind_guard import Pending
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, new_repository, tip_of
 from tests.support.effort import soaking
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
@@ -47,15 +46,8 @@ class Aftermath:
 def kill_writers(folder: Path, rounds: int) -> Aftermath:
     backend = backend_at(folder)
     commit_files(new_repository(backend), {"files/first": b"first"})
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.faults.killed_writers",
-        str(folder),
-        str(rounds),
-        "1",
-    ]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    module = "tests.support.faults.killed_writers"
+    done = run_python("-m", module, folder, str(rounds), "1", timeout_seconds=7200)
     repository = open_repository(backend, drivers={})
     tip = tip_of(repository)
     assert tip is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -26,11 +24,11 @@ from tensorrepo.repo.changes.gc_collect import (
 )
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.errors import CommitOutcomeUnknown, Error
-from tests.support.architecture.sources import ROOT
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
 from tests.support.effort import sampled, soaking
 from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.object_stores import Bucket, s3_on_ours
 
 T = TypeVar("T")
@@ -124,8 +122,7 @@ def test_collectors_that_are_killed_beside_a_writer_take_nothing(tmp_path: Path)
     store = LocalBackend(tmp_path / "store")
     commit_files(new_repository(store), {"files/a": b"kept"})
     module = "tests.support.faults.killed_collectors"
-    command = [sys.executable, "-m", module, str(tmp_path), str(ROUNDS), "1"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    told = run_python("-m", module, tmp_path, str(ROUNDS), "1", timeout_seconds=7200)
     ends = json.loads(told.stdout)
     assert set(ends) == {"killed", "interrupted"}, told.stderr
     verify(store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tensorrepo.repo.transfer.part_files import STEP_BYTES, STEPS_AHEAD, WHOLE_B
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, new_repository, tip_of
 from tests.support.effort import soaking
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.metered_link import MeteredLink
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +35,7 @@ IN_FLIGHT = len([path for path in FILES if "large" in path])
 def killed(folder: Path, verb: str, kills: int, *words: str) -> dict[str, int]:
     """Transfers that were killed so many times, and the one that came to its end."""
     module = "tests.support.faults.killed_transfers"
-    command = [sys.executable, "-m", module, str(folder), verb, str(kills), *words]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    done = run_python("-m", module, folder, verb, str(kills), *words)
     told: dict[str, int] = json.loads(done.stdout)
     assert told["kills"]
     return told

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +18,11 @@ from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, StorageError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.objects.envelope import Kind, encode_object
-from tests.support.architecture.sources import ROOT
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, tip_of
 from tests.support.effort import soaking
 from tests.support.faults.remote_writers import remote
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.service_process import ServiceProcess
 
 SECONDS = 600 if soaking() else 1
@@ -46,9 +44,7 @@ def test_clients_that_omit_invent_and_replay_leave_nothing_dangling_beside_colle
     commit_files(remote(service.repository, service.token), {"files/first": b"first"})
     module = "tests.support.faults.remote_writers"
     words = [service.repository, service.token, str(store), str(SECONDS), "1", "3"]
-    told = subprocess.run(
-        [sys.executable, "-m", module, *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    told = run_python("-m", module, *words)
     report = json.loads(told.stdout)
     assert [one["failed"] for one in report.values() if "failed" in one] == []
     assert report["forger"]["whole 200"] > 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +19,7 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.effort import soaking
+from tests.support.processes.forked_python import start_python
 from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
@@ -29,22 +28,15 @@ COMMITS = 24 if soaking() else 8
 
 def race(folder: Path, writers: int) -> list[list[int]]:
     """Let so many processes commit at once; for each, how often it tried each commit."""
-    command = [sys.executable, "-m", "tests.support.faults.racing_writers", str(folder)]
+    module = "tests.support.faults.racing_writers"
     with ExitStack() as stack:
         running = [
             stack.enter_context(
-                subprocess.Popen(
-                    [*command, str(number), str(COMMITS)],
-                    cwd=ROOT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
+                start_python("-m", module, folder, str(number), str(COMMITS), takes_input=True)
             )
             for number in range(writers)
         ]
         for process in running:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         for process in running:
             assert process.stdin is not None

@@ -17,6 +17,8 @@ from tests.support.architecture.pages import blocks
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.prepared import prepared_commands
 
+pytestmark = pytest.mark.long
+
 # Those in a soak are of commands that others show, or whose own tests show them.
 GUIDES = [
     "../tutorial",

@@ -4,15 +4,17 @@ Each item costs pytest five milliseconds beside what it tests, and each worker o
 collects all of them: with 20,000 items two minutes of a processor. `make test` merges; one file
 that somebody runs, and a soak, have an item for each case, which can be chosen by its name.
 
-All cases run whatever becomes of the others, and each that fails is named. Merged are those that
-share nothing that pytest makes anew for each case, but for a folder, of which each has its own; and
-those of tests that are marked `together`, which change nothing that they are given.
+All cases run whatever becomes of the others; each that fails is named, and some that are skipped
+beside others are told as a warning. Merged are those that share nothing that pytest makes anew for
+each case, but for a folder, of which each has its own; and those of tests that are marked
+`together`, which change nothing that they are given.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,9 @@ def _failures(
             yield _named(error, case)
     if len(skipped) == len(cases):
         raise skipped[0]
+    if skipped:  # the item has passed, and its summary would say nothing of them
+        told = f"{len(skipped)} of {len(cases)} cases were skipped: {skipped[0].msg}"
+        warnings.warn(pytest.PytestWarning(told), stacklevel=2)
 
 
 def _named(error: BaseException, case: _Case) -> Exception:

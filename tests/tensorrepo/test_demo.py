@@ -11,10 +11,13 @@ from tests.support.architecture.sources import ROOT
 from tests.support.processes.prepared import prepared_commands, run_program
 
 # The demo's own process imports them: here that would be 2 s of every worker's time.
-pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None or find_spec("sklearn") is None,
-    reason="the demo trains with torch on scikit-learn's digits",
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        find_spec("torch") is None or find_spec("sklearn") is None,
+        reason="the demo trains with torch on scikit-learn's digits",
+    ),
+]
 
 
 @pytest.mark.parametrize("store", ["local", pytest.param("s3", marks=pytest.mark.soak)])

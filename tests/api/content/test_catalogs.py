@@ -47,15 +47,16 @@ def test_each_repository_has_a_catalog_of_its_own(kind: str, tmp_path: Path) -> 
         assert hidden.status_code == 404
 
 
-@pytest.mark.parametrize("harm", ["damaged", "half-migrated", "of another repository"])
-def test_a_catalog_that_does_not_fit_is_made_anew(harm: str, tmp_path: Path) -> None:
+def test_a_catalog_that_does_not_fit_is_made_anew(tmp_path: Path) -> None:
+    harms = ["damaged", "half-migrated", "of-another-repository"]
     with running_service(tmp_path) as service:
-        repo = _serve(service, "one")
-        _messages(service, "one")
-        file = tmp_path / "catalogs" / f"{repo.context.core.id}.db"
-    _harm(file, harm)
+        ids = {harm: _serve(service, harm).context.core.id for harm in harms}
+        before = [_messages(service, harm) for harm in harms]
+    for harm in harms:
+        _harm(tmp_path / "catalogs" / f"{ids[harm]}.db", harm)
     with running_service(tmp_path) as service:
-        assert _messages(service, "one") == [["of one"]]
+        assert [_messages(service, harm) for harm in harms] == before
+    assert before == [[[f"of {harm}"]] for harm in harms]
 
 
 def _harm(file: Path, harm: str) -> None:

@@ -16,6 +16,8 @@ from tests.support.clients.environments import client_python
 from tests.support.clients.process import run_client
 from tests.support.servers.service_process import NAME, ServiceProcess
 
+pytestmark = pytest.mark.long
+
 SCRIPT = r"""
 import json, math, os, tempfile, mlflow
 from mlflow import MlflowClient

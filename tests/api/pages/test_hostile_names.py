@@ -11,6 +11,8 @@ from tests.api.pages.conftest import DESKTOP, signed_in
 from tests.support.servers.browsers import Visitor
 from tests.support.servers.service import RunningService
 
+pytestmark = pytest.mark.long
+
 CORPUS = (
     "<script>window.hostile=1</script>",
     "<img src=x onerror=window.hostile=1>",

@@ -8,6 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.api.pages.conftest import DESKTOP, PHONE
 from tests.support.servers.browsers import Visitor
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = "/team/photos"
 HERE = f"{REPOSITORY}/-"
 PAGES = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ import pytest
 from tensorrepo.query.catalog import database
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
 from tensorrepo.repo.errors import StorageError
+from tests.support.processes.forked_python import start_python
 
 WRITER = """
 import signal, sys
@@ -44,8 +43,7 @@ def test_who_writes_beside_another_says_for_whom_it_waits_and_hears_an_interrupt
 ) -> None:
     with first.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE t (a INTEGER)")
-        command = [sys.executable, "-c", WRITER, catalog_url]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as writer:
+        with start_python("-c", WRITER, catalog_url) as writer:
             assert writer.stderr is not None
             told = writer.stderr.readline()
             began = time.monotonic()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from tensorrepo.query.catalog.database import CatalogDatabase
 from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import LocalState, create_repository
-from tests.support.architecture.sources import ROOT
 from tests.support.builders.repositories import commit_files
+from tests.support.processes.forked_command import ForkedProcess
+from tests.support.processes.forked_python import start_python
 from tests.support.servers.catalogs import fresh_rows, rows_of
 
 CATCH_UP = """
@@ -35,12 +34,9 @@ catch_up.catch_up(repository, catalog, progress=stop if sys.argv[3] == "stop" el
 """
 
 
-def start(store: Path, catalog: CatalogDatabase, how: str) -> subprocess.Popen[str]:
+def start(store: Path, catalog: CatalogDatabase, how: str) -> ForkedProcess:
     url = catalog.engine.url.render_as_string(hide_password=False)
-    return subprocess.Popen(
-        [sys.executable, "-c", CATCH_UP, str(store), url, how],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return start_python("-c", CATCH_UP, store, url, how, takes_input=True)
 
 
 def test_one_that_dies_halfway_and_two_at_once_leave_what_a_fresh_one_says(
@@ -51,7 +47,6 @@ def test_one_that_dies_halfway_and_two_at_once_leave_what_a_fresh_one_says(
     for step in range(6):
         commit_files(repository, {f"files/{step}": b"%d" % step})
     with start(store, catalog, "stop") as dying:
-        assert dying.stdout is not None
         assert dying.stdout.readline() == "halfway\n"
         os.kill(dying.pid, signal.SIGKILL)
     assert rows_of(catalog) == {}

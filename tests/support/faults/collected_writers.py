@@ -222,8 +222,9 @@ def write(folder: Path, number: int, seed: int, until: float) -> Counter[str]:
 
 
 def collect_until(folder: Path, until: float) -> Counter[str]:
+    """Collect until then, and until one collection came to its end."""
     done: Counter[str] = Counter()
-    while time.monotonic() < until:
+    while time.monotonic() < until or not done["collected"]:
         try:
             collect(backend_at(folder))
         except (NotFoundError, CommitExpired):
@@ -238,11 +239,12 @@ def collect_until(folder: Path, until: float) -> Counter[str]:
 def main(folder: str, seconds: str, seed: str, writers: str) -> None:
     until = time.monotonic() + float(seconds)
     place = Path(folder)
-    works: list[Callable[[], Counter[str]]] = [
+    # Collectors first: on a busy machine the last one forked has little time beside the others.
+    works: list[Callable[[], Counter[str]]] = [lambda: collect_until(place, until)] * 2
+    works += [
         lambda number=number: write(place, number, int(seed), until)  # type: ignore[misc]
         for number in range(int(writers))
     ]
-    works += [lambda: collect_until(place, until)] * 2
     children = []
     for number, work in enumerate(works):
         child = os.fork()

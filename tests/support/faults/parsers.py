@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,6 +45,7 @@ from tensorrepo.repo.objects.incarnations import decode_key_list
 from tensorrepo.repo.transfer.bundle import Bundle
 from tests.support.architecture.sources import ROOT
 from tests.support.faults.mutants import mutate, peak_bytes
+from tests.support.processes.forked_python import run_python
 
 GOLDEN = ROOT / "tests" / "golden"
 HERE = Digest("ab" * 32)
@@ -246,10 +246,10 @@ def fuzzed(
     names: Sequence[str], *, seconds: float = 0, count: int = 10**12, seed: int = 1
 ) -> dict[str, tuple[int, list[str]]]:
     """The same for some parsers, in a process of its own: how it ends is part of the answer."""
-    command = [sys.executable, "-m", "tests.support.faults.parsers"]
     told = {}
     words = [json.dumps(list(names)), str(seconds), str(count), str(seed)]
-    done = subprocess.run([*command, *words], cwd=ROOT, check=False, capture_output=True, text=True)
+    module = "tests.support.faults.parsers"
+    done = run_python("-m", module, *words, check=False, timeout_seconds=7200)
     for line in done.stdout.splitlines():
         name, number, faults = json.loads(line)
         told[name] = number, faults

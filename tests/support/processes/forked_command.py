@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 from tests.support.processes.forked import FORKED
 from tests.support.processes.prepared import run_command
@@ -31,6 +31,7 @@ class ForkedProcess:
         environment: Mapping[str, str],
         stderr: Path | None = None,
         session: bool = False,
+        takes_input: bool = False,
     ) -> None:
         """Begin.
 
@@ -41,16 +42,19 @@ class ForkedProcess:
             environment: all of its environment.
             stderr: a file for what it says there; None: a pipe.
             session: whether it begins a session of its own, as a terminal's shell.
+            takes_input: whether its standard input is a pipe; otherwise it reads nothing.
         """
         pipes = [FORKED.Pipe(duplex=False) for _ in range(1 if stderr else 2)]
-        ends = [end for _, end in pipes]
-        about = (folder, dict(environment), stderr, session)
+        typed = FORKED.Pipe(duplex=False) if takes_input else None
+        ends = [end for _, end in pipes] + ([typed[0]] if typed else [])
+        about = (folder, dict(environment), stderr, session, takes_input)
         # As a daemon it ends with this process, where a test left it behind.
         self._process = FORKED.Process(target=_be, args=(ends, about, target, words), daemon=True)
         self._process.start()
         for end in ends:
             end.close()
         files = [_as_file(reader) for reader, _ in pipes]
+        self.stdin: TextIO | None = _as_file(typed[1], "w") if typed else None
         self.stdout: TextIO = files[0]
         self.stderr: TextIO | None = None if stderr else files[1]
         assert self._process.pid is not None, "it was started"
@@ -102,6 +106,8 @@ class ForkedProcess:
         return told[0], told[1]
 
     def _close(self) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
         self.stdout.close()
         if self.stderr is not None:
             self.stderr.close()
@@ -120,30 +126,32 @@ def forked_command(
     return ForkedProcess(run_command, *told, folder=folder, environment=environment, **options)
 
 
-def _as_file(reader: Connection) -> TextIO:
-    with reader:
-        return os.fdopen(os.dup(reader.fileno()), "r")
+def _as_file(end: Connection, mode: Literal["r", "w"] = "r") -> TextIO:
+    with end:
+        return os.fdopen(os.dup(end.fileno()), mode)
 
 
 def _be(
     ends: Sequence[Connection],
-    about: tuple[Path, Mapping[str, str], Path | None, bool],
+    about: tuple[Path, Mapping[str, str], Path | None, bool, bool],
     target: Callable[..., int | None],
     words: Sequence[Any],
 ) -> None:
-    folder, environment, stderr, session = about
+    folder, environment, stderr, session, takes_input = about
     if session:
         os.setsid()
     # It goes on where its daemon forked, but is a command, which may have children.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    for ours, end in enumerate(ends, 1):
+    # What it reads comes last, if anything does.
+    for ours, end in zip([*range(1, len(ends) + 1 - takes_input), 0], ends, strict=False):
         os.dup2(end.fileno(), ours)
         end.close()
+    if not takes_input:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if stderr is not None:
         file = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 2)
         os.close(file)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.architecture.sources import ROOT
+from tests.support.processes.forked_python import run_python
 
 _SECONDS = 240
 
@@ -20,16 +20,7 @@ def trained(module: str, *words: str) -> list[int]:
     """How the trainings of a module ended, which calls `in_turn`: exit statuses, of those that
     were killed less than 0.
     """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", module, *words],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert not done.returncode, done.stderr[-8000:]
+    done = run_python("-m", module, *words, timeout_seconds=_SECONDS)
     statuses: list[int] = json.loads(done.stdout.splitlines()[-1])
     assert 1 not in statuses, done.stderr[-8000:]
     return statuses
@@ -37,6 +28,7 @@ def trained(module: str, *words: str) -> list[int]:
 
 def in_turn(train: Callable[..., Any], jobs: Sequence[str]) -> None:
     """Run trainings, ``FOLDER:NUMBER[:NUMBER]`` each, and print how they ended."""
+    warnings.simplefilter("ignore")
     statuses = []
     for job in jobs:
         folder, *numbers = job.split(":")

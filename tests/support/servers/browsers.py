@@ -19,6 +19,13 @@ from playwright.sync_api import (
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 CHROMIUM = shutil.which("chromium")
+ARGUMENTS = (
+    # Root in a container may not make namespaces; nothing but our own pages is visited.
+    "--no-sandbox",
+    # Else a process of its own emulates a graphics card: a tenth of what pages take.
+    "--disable-gpu",
+    "--disable-software-rasterizer",
+)
 PAGE_MILLISECONDS = 60_000
 SETTLED_MILLISECONDS = 5_000
 # What asks when it is seen does so behind the first frame.
@@ -33,8 +40,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("no chromium: apt-get install chromium")
     expect.set_options(timeout=PAGE_MILLISECONDS)
     with sync_playwright() as playwright:
-        # Root in a container may not make namespaces; nothing but our own pages is visited.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS])
         yield browser
         browser.close()
 

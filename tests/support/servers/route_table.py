@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,12 @@ def _value(match: re.Match[str]) -> str:
     return _VALUES.get(match[1], _OF_KIND.get(match[2] or "", "a"))
 
 
+@cache
 def whole_app() -> FastAPI:
-    """The application, which is never started: only to look at."""
+    """The application, which is never started: only to look at.
+
+    One for all tests: to build its routes and its OpenAPI takes half a second each.
+    """
     return create_app(make_settings(data=Path("/nonexistent")))
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.support.processes.killed import trained
 from tests.tensorrepo.integrations.conftest import prepared
 
+pytestmark = pytest.mark.long
+
 TRAINING = "tests.tensorrepo.integrations.lightning_training"
 PACKAGES = ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.soak)]
 

@@ -1,4 +1,8 @@
-"""A training by Hugging Face's Trainer whose checkpoints and metrics are ours."""
+"""A training by Hugging Face's Trainer whose checkpoints and metrics are ours.
+
+The plug-in is imported where it is used: it brings Transformers, which workers that run other tests
+need not load to see what there is to run.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.integrations.transformers import RepositoryCallback, _read
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.killed import trained
 from tests.tensorrepo.integrations.conftest import prepared
+
+pytestmark = pytest.mark.long
 
 TRAINING = "tests.tensorrepo.integrations.trainer_training"
 
@@ -84,6 +89,8 @@ def assert_restored(repository: tr.Repository, saved: Path, target: Path) -> Non
 
     Only torch's own file may differ, which is written anew: not in what it says.
     """
+    from tensorrepo.integrations.transformers import RepositoryCallback
+
     restored = Path(RepositoryCallback(repository, "exp1").restore(target) or "")
     assert restored.name == saved.name
     names = sorted(each.name for each in saved.iterdir())
@@ -95,6 +102,8 @@ def assert_restored(repository: tr.Repository, saved: Path, target: Path) -> Non
 
 
 def test_what_another_wrote_is_no_checkpoint_of_trainer(tmp_path: Path) -> None:
+    from tensorrepo.integrations.transformers import RepositoryCallback
+
     repository = prepared(tmp_path / "one")
     with repository.checkpointer("exp1") as checkpointer:
         checkpointer.save(1, {"step": 1})
@@ -109,6 +118,8 @@ def test_what_another_wrote_is_no_checkpoint_of_trainer(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_shards_of_other_libraries_is_refused(tmp_path: Path) -> None:
+    from tensorrepo.integrations.transformers import _read
+
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "pytorch_model.bin").write_bytes(b"weights")
     with pytest.raises(tr.InvalidInputError, match="through tensorrepo"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +19,7 @@ from tensorrepo.models.checkpointer import state_entry
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tests.support.effort import sampled
+from tests.support.processes.forked_python import start_python
 from tests.support.processes.interrupts import interrupts
 
 
@@ -271,15 +270,10 @@ with repository.checkpointer("exp1", keep=tr.RetentionPolicy(last=2)) as checkpo
 
 @pytest.mark.parametrize("after", sampled([3, 1, 6], 1))
 def test_a_killed_training_leaves_whole_checkpoints(repository: tr.Repository, after: int) -> None:
-    training = subprocess.Popen(
-        [sys.executable, "-c", _TRAINING, repository.url], stdout=subprocess.PIPE, text=True
-    )
-    assert training.stdout is not None
-    for _ in range(after):
-        training.stdout.readline()
-    os.kill(training.pid, signal.SIGKILL)
-    training.wait()
-    training.stdout.close()
+    with start_python("-c", _TRAINING, repository.url) as training:
+        for _ in range(after):
+            training.stdout.readline()
+        training.kill()
     with tr.open(repository.url, author="Ada <ada@example.org>").checkpointer("exp1") as again:
         for step in again.steps():
             found = again.load(step, output="numpy")

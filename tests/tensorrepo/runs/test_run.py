@@ -24,6 +24,7 @@ from tensorrepo.formats.runs import metrics, stored_run
 from tensorrepo.formats.runs.process import is_alive, this_process
 from tensorrepo.runs import record
 from tensorrepo.runs.record import code_version, environment
+from tests.support.processes.forked_python import run_python
 from tests.support.processes.prepared import run_program
 
 ADA = "Ada <ada@example.org>"
@@ -413,8 +414,7 @@ with repo.run("exp1") as run:
 
 def test_a_fork_that_leaves_a_run_does_not_end_it(tmp_path: Path) -> None:
     repository = tr.init(tmp_path / "repo", author=ADA)
-    command = [sys.executable, "-c", FORKED, str(tmp_path / "repo")]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    told = run_python("-c", FORKED, tmp_path / "repo").stdout
     assert told == "0 running {}\n"
     assert repository.runs()["exp1"].status == "finished"
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 import tensorrepo as tr
 from tensorrepo.formats.dataset.derive import DerivationReport
 from tensorrepo.formats.dataset.schema.convert import decode_image
+from tests.support.processes.forked_python import run_python
 
 ROWS = 4000
 
@@ -186,9 +184,7 @@ with tr.open(sys.argv[1], author='Ada <ada@example.org>').transaction() as tx:
 
 
 def test_a_call_that_was_killed_goes_on(repo: tr.Repository, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "store")]
-    root = Path(__file__).parents[3]
-    killed = subprocess.run(command, cwd=root, env=os.environ, check=False)
+    killed = run_python("-c", KILLED, tmp_path / "store", check=False)
     assert killed.returncode == -signal.SIGKILL
     assert "derived" not in repo.datasets()
     report = _derive(repo)

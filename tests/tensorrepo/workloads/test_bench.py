@@ -25,6 +25,8 @@ from tensorrepo.workloads.published import (
 )
 from tests.support.servers.object_stores import s3_on_ours
 
+pytestmark = pytest.mark.long
+
 SMALL = BenchOptions(
     accelerators=2, size_bytes=2_000_000, epochs=2, batch_size=2, step_seconds=0.01, seed=7
 )
