@@ -22,9 +22,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from tensorrepo.repo.backends.postgres_connection import Question, Rows, ServerConnection
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -33,10 +34,6 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-
-Rows: TypeAlias = list[tuple[Any, ...]]
-# A statement that only reads, with ``?`` for each of its values.
-Question: TypeAlias = tuple[str, tuple[object, ...]]
 
 SQLITE: Final = "sqlite:///"
 POOL_SIZE: Final = 4  # connections of a process to one log: one for its turn, some to read with
@@ -135,14 +132,13 @@ class SqlConnections:
 
         What `writes` ends the turn of this thread, if it has one.
         """
-        text = query if self.is_sqlite else query.replace("?", "%s")
         pool = self.pool
         if pool.turn is not None and pool.turn.thread == threading.get_ident():
-            return pool.turn.ask(text, values, writes=writes)
+            return pool.turn.ask(query, values, writes=writes)
         with self.explained():
             connection = pool.borrow()
             try:
-                rows = _rows(connection, text, values)
+                rows = _rows(connection, query, values)
             except BaseException as error:
                 pool.give_back(connection, error)
                 raise
@@ -288,12 +284,10 @@ class WriterTurn:
         connection = self._pool.borrow()
         try:
             question = self._first()
-            if question is not None:
-                question = (question[0].replace("?", "%s"), question[1])
             is_locked, rows = _lock(connection, self._lock, wait_seconds, question)
             self._answer = (question, rows) if is_locked and question is not None else None
             if not is_locked:
-                connection.execute("ROLLBACK")
+                connection.ask("ROLLBACK")
         except BaseException as error:
             self._pool.give_back(connection, error)
             raise
@@ -305,7 +299,7 @@ class WriterTurn:
     def _end(self, how: str) -> None:
         failure: BaseException | None = None
         try:
-            self._connection.execute(how)
+            self._connection.ask(how)
         except Exception as error:  # noqa: BLE001  any of a driver's
             failure = error
         self._leave(failure)
@@ -375,28 +369,17 @@ def _open_sqlite(url: str) -> sqlite3.Connection:
     return connection
 
 
-def _open_server(url: str) -> Any:
+def _open_server(url: str) -> ServerConnection:
     try:
-        import psycopg
+        return ServerConnection(url, _SETTINGS)
     except ImportError as error:
         raise UnsupportedError(
             f"the log in {shown(url)} needs the package psycopg: install tensorrepo[postgres]"
         ) from error
-    # A standby lags behind: to it, a log would seem to have been rewound.
-    connection = psycopg.connect(
-        url, autocommit=True, connect_timeout=10, target_session_attrs="read-write",
-        application_name="tensorrepo log",
-    )  # fmt: skip
-    try:
-        connection.execute(_SETTINGS, prepare=False)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _lock(
-    connection: Any, lock: int, wait_seconds: float, question: Question | None
+    connection: ServerConnection, lock: int, wait_seconds: float, question: Question | None
 ) -> tuple[bool, Rows]:
     """Begin a transaction of a PostgreSQL server, take the lock in it, and ask what comes first.
 
@@ -408,44 +391,31 @@ def _lock(
     """
     import psycopg
 
-    limit = f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; " if wait_seconds else ""
-    text = f"BEGIN; {limit}SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})"
-    values: tuple[object, ...] = ()
-    if question is not None:
-        text, values = f"{text}; {question[0]}", question[1]
-    cursor: Any = psycopg.ClientCursor(connection)
+    asked: list[Question] = [("BEGIN", ())]
+    if wait_seconds:
+        asked.append((f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}", ()))
+    asked.append((f"SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})", ()))
     try:
-        cursor.execute(text, values)
+        answers = connection.ask_together(asked if question is None else [*asked, question])
     except psycopg.errors.LockNotAvailable:
         return False, []
-    cursor.nextset()
-    if limit:
-        cursor.nextset()
-    elif not cursor.fetchone()[0]:
-        return False, []
-    if question is None:
-        return True, []
-    cursor.nextset()
-    return True, cursor.fetchall()
+    is_locked = bool(wait_seconds) or answers[len(asked) - 1][0][0]
+    return is_locked, [] if question is None else answers[-1]
 
 
 def _rows(connection: Any, text: str, values: Sequence[object]) -> Rows:
-    cursor: Any = connection.execute(text, values)
-    # Of psycopg `description` would tell it, too, but makes objects of all columns each time.
-    is_empty = not isinstance(connection, sqlite3.Connection) and not cursor.pgresult.nfields
-    return [] if is_empty else cursor.fetchall()
+    if isinstance(connection, ServerConnection):
+        return connection.ask(text, values)
+    rows: Rows = connection.execute(text, values).fetchall()
+    return rows
 
 
-def _rows_of_last(connection: Any, text: str, values: Sequence[object]) -> Rows:
+def _rows_of_last(connection: ServerConnection, text: str, values: Sequence[object]) -> Rows:
     """The rows of the statement that ends a transaction of a PostgreSQL server.
 
-    With the values in its text it goes together with the COMMIT: everybody waits for this answer.
+    It goes together with the COMMIT: everybody waits for this answer.
     """
-    import psycopg
-
-    cursor: Any = psycopg.ClientCursor(connection)
-    cursor.execute(f"{text}; COMMIT", values)
-    return cursor.fetchall() if cursor.pgresult.nfields else []
+    return connection.ask_together([(text, values), ("COMMIT", ())])[0]
 
 
 def _is_of_psycopg(error: BaseException) -> bool:

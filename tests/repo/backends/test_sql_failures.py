@@ -74,7 +74,7 @@ def ask(database: str, *statements: str) -> None:
 
 def cut(connection: Any, database: str) -> None:
     """Let the server end a connection, and wait until the client's side knows."""
-    ask(database, f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
+    ask(database, f"SELECT pg_terminate_backend({connection.driver.info.backend_pid}, 5000)")
 
 
 def check_whole(repository: RepositoryCore, content: bytes) -> None:
@@ -103,7 +103,7 @@ def test_a_connection_cut_in_mid_commit_is_made_again_and_the_record_read_back(
             return real(connection, text, values)
         real(connection, text, values)  # it landed, and nobody hears of it
         cut(connection, database)
-        return connection.execute("SELECT 1").fetchall()
+        return connection.ask("SELECT 1")
 
     monkeypatch.setattr(sql_connections, "_rows_of_last", cutting)
     commit_files(repository, {"files/a": b"second"})
