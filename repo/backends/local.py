@@ -111,6 +111,7 @@ class Disk:
         self._clock = clock
         self._link = link
         self._swept = False
+        self._keeping = _Keeping()
 
     def open(self, key: str) -> int:
         """A descriptor to read `key`; the caller closes it."""
@@ -242,8 +243,39 @@ class Disk:
         """A descriptor of a folder, reached without following a link."""
         return self._folder(folder)
 
+    @contextmanager
+    def keeping_folders(self) -> Iterator[None]:
+        """Leave folders that this thread comes by open until the block ends, up to a number.
+
+        Whoever moves the root away meanwhile moves what is stored in the block.
+        """
+        kept = self._keeping.folders = {}
+        try:
+            yield
+        finally:
+            self._keeping.folders = None
+            while kept:
+                os.close(kept.popitem()[1])
+
     def _folder(self, folder: str, *, make: bool = False) -> _Folder:
         return _Folder(self, folder, make)
+
+    def kept_folder(self, folder: str, *, make: bool) -> int | None:
+        """A descriptor of a folder that stays open; None where none is kept, or too many are."""
+        kept = self._keeping.folders
+        if kept is None or (at := kept.get(folder)) is not None:
+            return None if kept is None else at
+        if len(kept) >= _MOST_KEPT:
+            return None
+        if not folder:
+            kept[folder] = self.open_root(make=make)
+            return kept[folder]
+        outer, name = split(folder)
+        above = self.kept_folder(outer, make=make)
+        if above is None:
+            return None
+        kept[folder] = _open_folder(name, above, make=make)
+        return kept[folder]
 
     def open_root(self, *, make: bool) -> int:
         """A descriptor of the root; the caller closes it."""
@@ -282,12 +314,16 @@ class Disk:
 class _Folder:
     """A descriptor of a folder, reached without following a link below the root."""
 
-    __slots__ = ("_at", "_disk", "_folder", "_make")
+    __slots__ = ("_at", "_disk", "_folder", "_is_kept", "_make")
 
     def __init__(self, disk: Disk, folder: str, make: bool) -> None:
         self._disk, self._folder, self._make = disk, folder, make
 
     def __enter__(self) -> int:
+        kept = self._disk.kept_folder(self._folder, make=self._make)
+        self._is_kept = kept is not None
+        if kept is not None:
+            return kept
         self._at = self._disk.open_root(make=self._make)
         try:
             for name in self._folder.split("/") if self._folder else ():
@@ -301,7 +337,14 @@ class _Folder:
         return self._at
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._at)
+        if not self._is_kept:
+            os.close(self._at)
+
+
+class _Keeping(threading.local):
+    """The folders that a thread keeps open, by their names; None: it keeps none."""
+
+    folders: dict[str, int] | None = None
 
 
 class _Explained:
@@ -444,6 +487,9 @@ _SYNC_THREADS = 2
 _SYNCS_AT_ONCE = 8
 _SYNCS_EACH = 4
 _UNSYNCED_BYTES = 256 << 20
+# Smaller files are written when they land, with the folders still open.
+_HELD_BYTES = 64 << 10
+_MOST_KEPT = 96  # folders: as many as a batch has files, and those above
 
 
 class LocalBackend(CommonBackend):
@@ -504,8 +550,12 @@ class LocalBackend(CommonBackend):
         return SmallFiles(self._disk.folder)
 
     def size(self, key: str) -> int | None:
+        return self.size_of(_check(key))
+
+    def size_of(self, key: str) -> int | None:
+        """As `size`, of a key that was checked."""
         try:
-            status = self._disk.stat(_check(key))
+            status = self._disk.stat(key)
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(status.st_mode):
@@ -620,7 +670,7 @@ class LocalUploads(Uploads):
         self._disk = disk
         self._lock = threading.Lock()
         self._flights = ThreadFlights(_SYNC_THREADS, _UNSYNCED_BYTES, "tensorrepo-sync")
-        self._small: list[tuple[str, StagedFile]] = []
+        self._small: list[tuple[str, StagedFile | list[memoryview]]] = []
         self._small_bytes = 0
         self._staged: dict[str, StagedFile] = {}
         self._created: dict[str, bool] = {}
@@ -637,15 +687,19 @@ class LocalUploads(Uploads):
                 return
             self._created[key] = False
         try:
-            if self._backend.size(key) is None:
-                self._store(key, byte_views(parts))
+            views = byte_views(parts)
+            size_bytes = sum(view.nbytes for view in views)
+            if size_bytes < _HELD_BYTES:
+                self._land(self._wait(key, views, size_bytes))
+            elif self._backend.size_of(key) is None:
+                self._store(key, views, size_bytes)
         except BaseException:
             with self._lock:  # it may be tried again
                 self._created.pop(key, None)
             raise
 
     def finish(self) -> dict[str, bool]:
-        with self._turns.finish():
+        with self._turns.finish(), self._disk.keeping_folders():
             return self._finish()
 
     def _finish(self) -> dict[str, bool]:
@@ -665,43 +719,59 @@ class LocalUploads(Uploads):
         for file in staged.values():
             self._disk.discard(file)
 
-    def _store(self, key: str, views: list[memoryview]) -> None:
-        size_bytes = sum(view.nbytes for view in views)
-        batch = self._enter(key, self._disk.stage(views), size_bytes)
+    def _store(self, key: str, views: list[memoryview], size_bytes: int) -> None:
+        """Write a file now; it is synced, and gets its key, later."""
+        staged = self._stage(key, views)
         if size_bytes >= LARGE_BYTES:
-            self._flights.submit(lambda: self._land(batch), size_bytes)
+            self._flights.submit(lambda: self._land([(key, staged)]), size_bytes)
         else:
-            self._land(batch)
+            self._land(self._wait(key, staged, size_bytes))
 
-    def _enter(self, key: str, staged: StagedFile, size_bytes: int) -> list[tuple[str, StagedFile]]:
-        """Take charge of a temporary file; the files that are to land now."""
+    def _stage(self, key: str, views: list[memoryview]) -> StagedFile:
+        """A temporary file that this upload is in charge of."""
+        staged = self._disk.stage(views)
         with self._lock:
             if not self._aborted:
                 self._staged[key] = staged
-                if size_bytes >= LARGE_BYTES:
-                    return [(key, staged)]
-                self._small.append((key, staged))
-                self._small_bytes += size_bytes
-                full = self._small_bytes >= _BATCH_BYTES
-                if full or len(self._small) >= _BATCH_FILES:  # each holds a descriptor
-                    return self._take_small()
-                return []
+                return staged
         self._disk.discard(staged)
-        raise StorageError(f"{self._backend.url}: this upload was aborted")
+        raise self._was_aborted()
 
-    def _take_small(self) -> list[tuple[str, StagedFile]]:
+    def _wait(
+        self, key: str, what: StagedFile | list[memoryview], size_bytes: int
+    ) -> list[tuple[str, StagedFile | list[memoryview]]]:
+        """Let a small file, or what will be one, wait for others; those that are to land now."""
+        with self._lock:
+            if self._aborted:
+                raise self._was_aborted()
+            self._small.append((key, what))
+            self._small_bytes += size_bytes
+            full = self._small_bytes >= _BATCH_BYTES
+            # Each holds a descriptor then.
+            return self._take_small() if full or len(self._small) >= _BATCH_FILES else []
+
+    def _was_aborted(self) -> StorageError:
+        return StorageError(f"{self._backend.url}: this upload was aborted")
+
+    def _take_small(self) -> list[tuple[str, StagedFile | list[memoryview]]]:
         """The small files that wait for each other; the caller holds the lock."""
         batch, self._small, self._small_bytes = self._small, [], 0
         return batch
 
-    def _land(self, batch: list[tuple[str, StagedFile]]) -> None:
-        """Sync files, then give them their keys."""
-        if len(batch) > 1:
-            for _, staged in batch:
+    def _land(self, batch: list[tuple[str, StagedFile | list[memoryview]]]) -> None:
+        """Write what is not written, sync the files, then give them their keys."""
+        files: list[tuple[str, StagedFile]] = []
+        for key, what in batch:
+            if isinstance(what, StagedFile):
+                files.append((key, what))
+            elif self._backend.size_of(key) is None:
+                files.append((key, self._stage(key, what)))
+        if len(files) > 1:
+            for _, staged in files:
                 self._disk.start_sync(staged)
-        _side_by_side(self._disk.sync, [staged for _, staged in batch])
+        _side_by_side(self._disk.sync, [staged for _, staged in files])
         exclusive = self._backend.guarantee is Guarantee.ATOMIC
-        for key, staged in batch:
+        for key, staged in files:
             created = self._disk.link(staged, key, exclusive=exclusive)
             with self._lock:
                 self._created[key] = created

@@ -53,6 +53,7 @@ class ObjectWriter:
         self._pending: dict[Digest, EncodedObject] = {}
         self._pending_bytes = 0
         self._failure: BaseException | None = None
+        self._syncing = 0  # calls of `flush` that are not over; one that failed stays so
         self._lock = Lock()
         self._flushing = RLock()
 
@@ -160,11 +161,16 @@ class ObjectWriter:
             CorruptError: what lies there is damaged, and its bytes are no longer here.
             CommitExpired: what lay there was collected, and its bytes are no longer here.
         """
+        with self._lock:
+            is_durable = not (self._unchecked or self._adopted or self._syncing)
+            if is_durable and self._failure is None:
+                return  # a commit asks twice
         # One thread at a time: who comes second may rely on what the first still looks at. What is
         # put meanwhile is of the next flush.
         with self._flushing, self._storing():
             with self._lock:
                 adopted, self._adopted = self._adopted, set()
+                self._syncing += 1
             finished = self._uploads.finish()
             for key, created in finished.items():
                 if not created and key in self._unchecked:
@@ -174,6 +180,8 @@ class ObjectWriter:
                 # What somebody else linked may not be durable yet.
                 backend.sync_folders(adopted)
             self._settle(finished)
+            with self._lock:
+                self._syncing -= 1
 
     def _settle(self, keys: Iterable[str]) -> None:
         """What lies under these keys is whole and durable: it is read from there from now on."""
