@@ -59,6 +59,8 @@ STALE_SECONDS = 3600.0
 STALE_PART_SECONDS = 14 * 86400.0  # of a transfer, which somebody may take up again
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block us
+_HAS_ADVICE = hasattr(os, "posix_fadvise")
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone stops at the drive's cache
 _MAX_PARTS = 1024  # IOV_MAX
 # Given more at once, the kernel takes memory for it in large pieces, which it has to look for:
 # writes of 8 MiB reached between 0.3 and 2.3 GB/s here, writes of 256 KiB always more than 2.
@@ -165,7 +167,7 @@ class Disk:
 
     def start_sync(self, staged: StagedFile) -> None:
         """Let the kernel begin to write. Many files begun together share one journal commit."""
-        if hasattr(os, "posix_fadvise"):
+        if _HAS_ADVICE:
             with self._explained("write", TEMPORARY):
                 os.posix_fadvise(staged.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -443,8 +445,8 @@ def _batches(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _fsync(fd: int) -> None:
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(fd, _FULL_SYNC)
     else:
         os.fsync(fd)
 

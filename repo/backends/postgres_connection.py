@@ -18,6 +18,7 @@ Question: TypeAlias = tuple[str, Sequence[object]]
 
 _PREPARED_FROM: Final = 3  # times that a statement was asked: many come once
 _MOST_COUNTED: Final = 64  # statements: some have a form for each number of values
+_TEXT: Final = 0
 _BINARY: Final = 1
 _DONE: Final = {1, 2}  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
 _PIPELINE_SYNC: Final = 10  # PGRES_PIPELINE_SYNC
@@ -92,8 +93,12 @@ class ServerConnection:
 
     def _put(self, text: str, values: Sequence[object]) -> None:
         """Give a statement to libpq, to be sent."""
-        given = [v if isinstance(v, bytes) else str(v).encode() for v in values]
-        formats = [isinstance(value, bytes) for value in values]
+        given: list[bytes] = []
+        formats: list[int] = []
+        for value in values:
+            is_bytes = isinstance(value, bytes)
+            given.append(value if isinstance(value, bytes) else str(value).encode())
+            formats.append(_BINARY if is_bytes else _TEXT)
         name = self._names.get(text)
         if name is not None:
             self._libpq.send_query_prepared(name, given, formats, _BINARY)
@@ -130,6 +135,8 @@ class ServerConnection:
     def _rows(self, result: Any) -> Rows:
         if result.status not in _DONE:
             raise self._error_of(result)
+        if not result.ntuples:
+            return []
         readers = [_READERS.get(result.ftype(at), bytes) for at in range(result.nfields)]
         value = result.get_value
         return [

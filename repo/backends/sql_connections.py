@@ -19,9 +19,10 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -63,22 +64,24 @@ class _Pool:
 
     open: Callable[[], Any]
     process: int = field(default_factory=os.getpid)
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(POOL_SIZE))
+    room: SimpleQueue[None] = field(default_factory=SimpleQueue)  # an item for each that is free
     idle: list[Any] = field(default_factory=list)
     turns: threading.Lock = field(default_factory=threading.Lock)
     turn: WriterTurn | None = None  # of the one thread that holds the lock
     waited_at: float = -CONTENDED_SECONDS  # when somebody else had the lock
 
     def __post_init__(self) -> None:
+        for _ in range(POOL_SIZE):
+            self.room.put(None)
         # No `__del__`: where a cycle is collected, the connections' own might come before it.
         weakref.finalize(self, _close_all, self.idle, self.process)
 
     def borrow(self) -> Any:
-        self.room.acquire()
+        self.room.get()
         try:
             return self.idle.pop() if self.idle else self.open()
         except BaseException:
-            self.room.release()
+            self.room.put(None)
             raise
 
     def give_back(self, connection: Any, error: BaseException | None = None) -> None:
@@ -90,7 +93,7 @@ class _Pool:
                 connection.close()
             if _is(error, _CUT_OFF):
                 self.close()  # a server that was started again knows none of them
-        self.room.release()
+        self.room.put(None)
 
     def close(self) -> None:
         _close_all(self.idle, self.process)
@@ -159,24 +162,14 @@ class SqlConnections:
         """Let go of all connections that are not in use."""
         self._own.close()
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> _Explained:
         """What a driver raises in the body, as one of our errors."""
-        try:
-            yield
-        except Error:
-            raise
-        except BaseException as error:
-            found = self._explained(error)
-            if found is None:
-                raise
-            # A driver that cannot connect repeats parts of the URL, even of a password.
-            raise found from (error if _code(error) else None)
+        return _Explained(self)
 
     def _fresh(self) -> _Pool:
         return _Pool(_Opening(self.url))
 
-    def _explained(self, error: BaseException) -> Error | None:
+    def explain(self, error: BaseException) -> Error | None:
         """One of our errors for one of a driver's; None for what is none of a driver's."""
         if not isinstance(error, sqlite3.Error) and not _is_of_psycopg(error):
             return None
@@ -211,6 +204,26 @@ class SqlConnections:
         if not self.is_sqlite and any(part in reason for part in _secrets(self.url)):
             return "the server cannot be reached as the URL says"
         return reason
+
+
+class _Explained:
+    """See `SqlConnections.explained`."""
+
+    __slots__ = ("_connections",)
+
+    def __init__(self, connections: SqlConnections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, at: object) -> None:
+        if error is None or isinstance(error, Error):
+            return
+        found = self._connections.explain(error)
+        if found is not None:
+            # A driver that cannot connect repeats parts of the URL, even of a password.
+            raise found from (error if _code(error) else None)
 
 
 class WriterTurn:
