@@ -34,7 +34,8 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
-from tensorrepo.repo.backends.sql_connections import Question, SqlConnections, WriterTurn, shown
+from tensorrepo.repo.backends.postgres_connection import Question
+from tensorrepo.repo.backends.sql_connections import SqlConnections, WriterTurn, shown
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,
