@@ -46,7 +46,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 # Each ends at a multiple of that in the file: only there has the kernel one piece for it, and many
 # small ones are slower to write, and slower to map later.
 _WRITE_BYTES = 256 << 10
-_MOST_KEPT = 96  # folders: as many as a batch of files has, and those above
+_MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
     errno.ENOSPC: "No space is left on the disk: free some, then repeat.",

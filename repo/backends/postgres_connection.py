@@ -57,7 +57,6 @@ class ServerConnection:
         self._send, self._execute = generators.send, generators.execute
         self._fetch = generators.fetch_many
         self._libpq: Any = self.driver.pgconn
-        self._numbered: dict[str, bytes] = {}
         self._asked: dict[str, int] = {}
         self._names: dict[str, bytes] = {}
         try:
