@@ -21,7 +21,7 @@ from typing import Final
 from tensorrepo.api.huggingface.upload_spool import UploadSpool
 from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
-from tensorrepo.repo.backends.local import STALE_PART_SECONDS
+from tensorrepo.repo.backends.disk import STALE_PART_SECONDS
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import DiskCache

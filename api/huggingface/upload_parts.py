@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorrepo.api.huggingface.proved_files import ProofHasher, keep
-from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
 PART_BYTES: Final = 64 << 20

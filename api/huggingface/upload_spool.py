@@ -50,7 +50,7 @@ from tensorrepo.api.huggingface.upload_parts import (
     UploadParts,
     part_size,
 )
-from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.errors import (
     InvalidInputError,
     StorageError,

@@ -22,7 +22,7 @@ from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.transfer.offered_objects import Offered, check_object, refuse_kind
 from tensorrepo.repo.backends.base import PART_PREFIX, KeepsParts
-from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
 from tensorrepo.repo.errors import (
     ConflictError,

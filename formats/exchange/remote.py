@@ -31,7 +31,7 @@ from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.external.outside import Address, Stat, parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.exchange.base import OpenedSource, SourceObject
-from tensorrepo.repo.backends.local import explain as explain_disk
+from tensorrepo.repo.backends.disk import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
     StoreLocation,

@@ -91,21 +91,25 @@ class UploadTurns:
     @contextmanager
     def create(self) -> Iterator[None]:
         with self._turn:
-            self._turn.wait_for(lambda: not self._finishing)
+            while self._finishing:
+                self._turn.wait()
             self._creating += 1
         try:
             yield
         finally:
             with self._turn:
                 self._creating -= 1
-                self._turn.notify_all()
+                if not self._creating:
+                    self._turn.notify_all()
 
     @contextmanager
     def finish(self) -> Iterator[None]:
         with self._turn:
-            self._turn.wait_for(lambda: not self._finishing)
+            while self._finishing:
+                self._turn.wait()
             self._finishing = True  # nothing begins from here on, so that this comes to its end
-            self._turn.wait_for(lambda: not self._creating)
+            while self._creating:
+                self._turn.wait()
         try:
             yield
         finally:

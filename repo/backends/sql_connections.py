@@ -19,12 +19,14 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeAlias
+from queue import SimpleQueue
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from tensorrepo.repo.backends.postgres_connection import Question, Rows, ServerConnection
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -33,10 +35,6 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-
-Rows: TypeAlias = list[tuple[Any, ...]]
-# A statement that only reads, with ``?`` for each of its values.
-Question: TypeAlias = tuple[str, tuple[object, ...]]
 
 SQLITE: Final = "sqlite:///"
 POOL_SIZE: Final = 4  # connections of a process to one log: one for its turn, some to read with
@@ -66,22 +64,24 @@ class _Pool:
 
     open: Callable[[], Any]
     process: int = field(default_factory=os.getpid)
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(POOL_SIZE))
+    room: SimpleQueue[None] = field(default_factory=SimpleQueue)  # an item for each that is free
     idle: list[Any] = field(default_factory=list)
     turns: threading.Lock = field(default_factory=threading.Lock)
     turn: WriterTurn | None = None  # of the one thread that holds the lock
     waited_at: float = -CONTENDED_SECONDS  # when somebody else had the lock
 
     def __post_init__(self) -> None:
+        for _ in range(POOL_SIZE):
+            self.room.put(None)
         # No `__del__`: where a cycle is collected, the connections' own might come before it.
         weakref.finalize(self, _close_all, self.idle, self.process)
 
     def borrow(self) -> Any:
-        self.room.acquire()
+        self.room.get()
         try:
             return self.idle.pop() if self.idle else self.open()
         except BaseException:
-            self.room.release()
+            self.room.put(None)
             raise
 
     def give_back(self, connection: Any, error: BaseException | None = None) -> None:
@@ -93,7 +93,7 @@ class _Pool:
                 connection.close()
             if _is(error, _CUT_OFF):
                 self.close()  # a server that was started again knows none of them
-        self.room.release()
+        self.room.put(None)
 
     def close(self) -> None:
         _close_all(self.idle, self.process)
@@ -135,14 +135,13 @@ class SqlConnections:
 
         What `writes` ends the turn of this thread, if it has one.
         """
-        text = query if self.is_sqlite else query.replace("?", "%s")
         pool = self.pool
         if pool.turn is not None and pool.turn.thread == threading.get_ident():
-            return pool.turn.ask(text, values, writes=writes)
+            return pool.turn.ask(query, values, writes=writes)
         with self.explained():
             connection = pool.borrow()
             try:
-                rows = _rows(connection, text, values)
+                rows = _rows(connection, query, values)
             except BaseException as error:
                 pool.give_back(connection, error)
                 raise
@@ -163,24 +162,14 @@ class SqlConnections:
         """Let go of all connections that are not in use."""
         self._own.close()
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> _Explained:
         """What a driver raises in the body, as one of our errors."""
-        try:
-            yield
-        except Error:
-            raise
-        except BaseException as error:
-            found = self._explained(error)
-            if found is None:
-                raise
-            # A driver that cannot connect repeats parts of the URL, even of a password.
-            raise found from (error if _code(error) else None)
+        return _Explained(self)
 
     def _fresh(self) -> _Pool:
         return _Pool(_Opening(self.url))
 
-    def _explained(self, error: BaseException) -> Error | None:
+    def explain(self, error: BaseException) -> Error | None:
         """One of our errors for one of a driver's; None for what is none of a driver's."""
         if not isinstance(error, sqlite3.Error) and not _is_of_psycopg(error):
             return None
@@ -215,6 +204,26 @@ class SqlConnections:
         if not self.is_sqlite and any(part in reason for part in _secrets(self.url)):
             return "the server cannot be reached as the URL says"
         return reason
+
+
+class _Explained:
+    """See `SqlConnections.explained`."""
+
+    __slots__ = ("_connections",)
+
+    def __init__(self, connections: SqlConnections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, at: object) -> None:
+        if error is None or isinstance(error, Error):
+            return
+        found = self._connections.explain(error)
+        if found is not None:
+            # A driver that cannot connect repeats parts of the URL, even of a password.
+            raise found from (error if _code(error) else None)
 
 
 class WriterTurn:
@@ -288,12 +297,10 @@ class WriterTurn:
         connection = self._pool.borrow()
         try:
             question = self._first()
-            if question is not None:
-                question = (question[0].replace("?", "%s"), question[1])
             is_locked, rows = _lock(connection, self._lock, wait_seconds, question)
             self._answer = (question, rows) if is_locked and question is not None else None
             if not is_locked:
-                connection.execute("ROLLBACK")
+                connection.ask("ROLLBACK")
         except BaseException as error:
             self._pool.give_back(connection, error)
             raise
@@ -305,7 +312,7 @@ class WriterTurn:
     def _end(self, how: str) -> None:
         failure: BaseException | None = None
         try:
-            self._connection.execute(how)
+            self._connection.ask(how)
         except Exception as error:  # noqa: BLE001  any of a driver's
             failure = error
         self._leave(failure)
@@ -375,28 +382,17 @@ def _open_sqlite(url: str) -> sqlite3.Connection:
     return connection
 
 
-def _open_server(url: str) -> Any:
+def _open_server(url: str) -> ServerConnection:
     try:
-        import psycopg
+        return ServerConnection(url, _SETTINGS)
     except ImportError as error:
         raise UnsupportedError(
             f"the log in {shown(url)} needs the package psycopg: install tensorrepo[postgres]"
         ) from error
-    # A standby lags behind: to it, a log would seem to have been rewound.
-    connection = psycopg.connect(
-        url, autocommit=True, connect_timeout=10, target_session_attrs="read-write",
-        application_name="tensorrepo log",
-    )  # fmt: skip
-    try:
-        connection.execute(_SETTINGS, prepare=False)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _lock(
-    connection: Any, lock: int, wait_seconds: float, question: Question | None
+    connection: ServerConnection, lock: int, wait_seconds: float, question: Question | None
 ) -> tuple[bool, Rows]:
     """Begin a transaction of a PostgreSQL server, take the lock in it, and ask what comes first.
 
@@ -408,44 +404,31 @@ def _lock(
     """
     import psycopg
 
-    limit = f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}; " if wait_seconds else ""
-    text = f"BEGIN; {limit}SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})"
-    values: tuple[object, ...] = ()
-    if question is not None:
-        text, values = f"{text}; {question[0]}", question[1]
-    cursor: Any = psycopg.ClientCursor(connection)
+    asked: list[Question] = [("BEGIN", ())]
+    if wait_seconds:
+        asked.append((f"SET LOCAL lock_timeout = {round(wait_seconds * 1000)}", ()))
+    asked.append((f"SELECT pg_{'' if wait_seconds else 'try_'}advisory_xact_lock({lock})", ()))
     try:
-        cursor.execute(text, values)
+        answers = connection.ask_together(asked if question is None else [*asked, question])
     except psycopg.errors.LockNotAvailable:
         return False, []
-    cursor.nextset()
-    if limit:
-        cursor.nextset()
-    elif not cursor.fetchone()[0]:
-        return False, []
-    if question is None:
-        return True, []
-    cursor.nextset()
-    return True, cursor.fetchall()
+    is_locked = bool(wait_seconds) or answers[len(asked) - 1][0][0]
+    return is_locked, [] if question is None else answers[-1]
 
 
 def _rows(connection: Any, text: str, values: Sequence[object]) -> Rows:
-    cursor: Any = connection.execute(text, values)
-    # Of psycopg `description` would tell it, too, but makes objects of all columns each time.
-    is_empty = not isinstance(connection, sqlite3.Connection) and not cursor.pgresult.nfields
-    return [] if is_empty else cursor.fetchall()
+    if isinstance(connection, ServerConnection):
+        return connection.ask(text, values)
+    rows: Rows = connection.execute(text, values).fetchall()
+    return rows
 
 
-def _rows_of_last(connection: Any, text: str, values: Sequence[object]) -> Rows:
+def _rows_of_last(connection: ServerConnection, text: str, values: Sequence[object]) -> Rows:
     """The rows of the statement that ends a transaction of a PostgreSQL server.
 
-    With the values in its text it goes together with the COMMIT: everybody waits for this answer.
+    It goes together with the COMMIT: everybody waits for this answer.
     """
-    import psycopg
-
-    cursor: Any = psycopg.ClientCursor(connection)
-    cursor.execute(f"{text}; COMMIT", values)
-    return cursor.fetchall() if cursor.pgresult.nfields else []
+    return connection.ask_together([(text, values), ("COMMIT", ())])[0]
 
 
 def _is_of_psycopg(error: BaseException) -> bool:

@@ -34,7 +34,8 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
-from tensorrepo.repo.backends.sql_connections import Question, SqlConnections, WriterTurn, shown
+from tensorrepo.repo.backends.postgres_connection import Question
+from tensorrepo.repo.backends.sql_connections import SqlConnections, WriterTurn, shown
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,
@@ -62,6 +63,7 @@ _CHECKPOINTS: Final = "log/checkpoint/"
 _SLOT: Final = re.compile(r"log/[0-9]{20}\.json")
 _AFTER_SLOTS: Final = "log/:"  # ":" is the character behind "9"
 _TABLE: Final = "tensorrepo_log"
+_ROW: Final = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
 _PAGE: Final = 1000
 _SHAPE: Final = (
     "CREATE TABLE IF NOT EXISTS tensorrepo_log (repository TEXT NOT NULL, key {text} NOT NULL, "
@@ -126,8 +128,7 @@ class SqlLogBackend(CommonBackend):
         return self._question_for_row(keys) if _are_in_a_row(keys) else None
 
     def _question_for_row(self, keys: Sequence[str]) -> Question:
-        query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
-        return query, (self.repository, keys[0], keys[-1])
+        return _ROW, (self.repository, keys[0], keys[-1])
 
     def prepare(self, identity: bytes) -> None:
         """Make the table, if need be, and room for the log of this repository."""
@@ -203,9 +204,7 @@ class SqlLogBackend(CommonBackend):
         wanted = [*keys]
         found: dict[str, bytes | None] = dict.fromkeys(wanted)
         if _are_in_a_row(wanted):
-            question = self._question_for_row(wanted)
-            rows = self._again(lambda: self._sql.ask(*question))
-            return self._seen(found | {key: bytes(value) for key, value in rows})
+            return self.read_slots(wanted)
         for start in range(0, len(wanted), _PAGE // 2):
             part = [check_key(key) for key in wanted[start : start + _PAGE // 2]]
             marks = ",".join("?" * len(part))
@@ -213,6 +212,18 @@ class SqlLogBackend(CommonBackend):
             rows = self._again(lambda q=query, p=part: self._sql.ask(q, (self.repository, *p)))  # type: ignore[misc]  # mypy takes no defaults in lambdas
             found |= {key: bytes(value) for key, value in rows}
         return self._seen(found)
+
+    def read_slots(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        """As `read_many`, of slots in a row."""
+        question = self._question_for_row(keys)
+        rows = self._again(lambda: self._sql.ask(*question))
+        found: dict[str, bytes | None] = dict.fromkeys(keys)
+        if rows:
+            newest = max(rows)
+            if newest[0] > self._newest[0]:
+                self._newest = newest
+            found.update(rows)
+        return found
 
     def holds(self, key: str) -> bool:
         """Whether `key` is one of those in the database."""

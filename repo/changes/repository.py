@@ -299,8 +299,10 @@ def open_repository(
     past = PastCommits(log) if store.local_root is None and not is_part else None
 
     def standing() -> State | None:
-        state = log.latest.state if log.latest else None
-        return state if state is not None and (state.supersedes or state.purges) else None
+        view = log.latest
+        if view is None or not (view.state.supersedes or view.state.purges):
+            return None
+        return view.state
 
     objects = ObjectStore(
         store,

@@ -33,7 +33,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.ids import record_digest, state_digest
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, LogSlot, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
@@ -42,7 +42,7 @@ from tensorrepo.repo.log.records import (
     LogEntry,
     LogRecord,
     canonical_json,
-    encode_record,
+    record_as_read,
 )
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
@@ -51,6 +51,7 @@ from tensorrepo.repo.log.writer_queue import turn_of
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 2.0
 MAX_ATTEMPTS = 400  # of 30 writers in a loop the unluckiest lost 130 races, in a simulation
+_CHANCE = random.SystemRandom()  # to seed another for each append takes longer than its note
 HOPELESS_TRIES = 3  # after which an error that will not pass by itself is believed
 
 
@@ -147,7 +148,7 @@ def append(
         raise PermissionDenied(f"{log.backend.url} can only be read")
     if log.read_only is not None:
         raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
-    patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
+    patience = Patience(clock() + deadline_seconds, attempts, rng or _CHANCE, sleep, clock)
     if log.service is not None:
         return _append_at_service(log, log.service, decide, patience, merges=merges)
     queue = turn_of(
@@ -260,7 +261,7 @@ def append_commit(
         raise UnsupportedError(f"{log.backend.url}: {reason}")
     clock = time.monotonic
     stop_at = clock() + deadline_seconds
-    patience = Patience(stop_at, MAX_ATTEMPTS, random.Random(), time.sleep, clock)
+    patience = Patience(stop_at, MAX_ATTEMPTS, _CHANCE, time.sleep, clock)
     data = canonical_json(msgspec.to_builtins(beside))
     with _notes(log) as note:
         note((txn,), view.generation + 1)
@@ -376,8 +377,8 @@ def _draft(
     view = before.view
     gen = view.generation + 1
     state = None if gen % STATE_INTERVAL else state_digest(log.encoded(view.state).data)
-    data = encode_record(LogRecord(gen, view.digest, state, entries))
-    slot = log.slots.parse(gen, view.digest, data)
+    record, data = record_as_read(LogRecord(gen, view.digest, state, entries))
+    slot = LogSlot(record, record_digest(data), data)
     tip, verdicts = log.add(before, slot)
     void = [f"{verdict.kind}: {verdict.reason}" for verdict in verdicts if not verdict.applied]
     if void and not allow_void:

@@ -106,6 +106,10 @@ class Folding:
     ) -> tuple[Verdict, ...]:
         """Judge the entries of the next record."""
         alone = len(record.entries) == 1
+        if alone and record.entries[0].bulk is None:  # as nearly all
+            self._untouched = None
+            self.generation = record.gen
+            return (self._judge(record.entries[0], record.entries[0].updates, alone=True),)
         # Read before anything changes: an object that cannot be read leaves the state as it was.
         updates = [_all_updates(entry, bulk) for entry in record.entries]
         self._untouched = None

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Final, TypeVar
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.backends.sql_log import LOG_PREFIX, SqlLogBackend
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
@@ -126,9 +126,18 @@ class LogSlots:
         """Values of `keys`, None for the absent, read side by side."""
         wanted = list(dict.fromkeys(keys))
         self.rounds += 1
-        if isinstance(self.backend, SqlLogBackend) and all(map(self.backend.holds, wanted)):
-            return self.backend.read_many(wanted)
+        if isinstance(self.backend, SqlLogBackend):
+            elsewhere = [key for key in wanted if not key.startswith(LOG_PREFIX)]
+            if not elsewhere:
+                return self.backend.read_many(wanted)
         return dict(zip(wanted, self.side_by_side(self._read_one, wanted), strict=True))
+
+    def read_row(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        """As `read_many`, of slots in a row."""
+        if not isinstance(self.backend, SqlLogBackend):
+            return self.read_many(keys)
+        self.rounds += 1
+        return self.backend.read_slots(keys)
 
     def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work` of each item, in order; several at once where answers come from far away."""
@@ -181,8 +190,10 @@ class LogSlots:
         Raises:
             CorruptError: no record of this place in the chain, and no marker stands in.
         """
-        with suppress(CorruptError):
+        try:
             return self._slot(gen, previous, data)
+        except CorruptError:
+            pass  # the second look says what is wrong
         if not is_copy:
             data = self._read_again(gen, previous, data)
         try:

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -168,7 +169,8 @@ class RepositoryLog:
         self._told_state: ToldState | None = None
         self._remembered = 0  # generation
         self._encoded: tuple[State, EncodedState] | None = None
-        self._folding = threading.local()
+        self._news: tuple[int, list[str]] | None = None  # keys to read behind a record
+        self._folding = _Folding()
         # Whether a class has a protocol's methods is asked of each by name: too slow for each call.
         backend = self.backend
         self.service = backend if isinstance(backend, AppendsEntries) else None
@@ -178,8 +180,8 @@ class RepositoryLog:
 
     def __getstate__(self) -> dict[str, object]:
         left_behind = {
-            "slots", "_lock", "_tip", "_told_state", "_remembered", "_encoded", "_folding",
-            "service", "composer", "_told_by", "_tail_of",
+            "slots", "_lock", "_tip", "_told_state", "_remembered", "_encoded", "_news",
+            "_folding", "service", "composer", "_told_by", "_tail_of",
         }  # fmt: skip
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 
@@ -253,7 +255,7 @@ class RepositoryLog:
         An object store looks at the log to find an object; while the log is being folded it
         must make do with what the fold holds so far, or the two would call each other for ever.
         """
-        return getattr(self._folding, "tip", None)
+        return self._folding.tip
 
     def accept(self, tip: Tip, *, remember: bool = True) -> Tip:
         """Take `tip`, which is in the chain, for the newest that was seen, unless it is not."""
@@ -273,7 +275,11 @@ class RepositoryLog:
 
     def _next_keys(self, tip: Tip) -> list[str]:
         gen = tip.view.generation
-        return [slot_key(each) for each in range(max(gen, 1), gen + 1 + self.slots.window)]
+        known = self._news
+        if known is None or known[0] != gen:
+            keys = [slot_key(each) for each in range(max(gen, 1), gen + 1 + self.slots.window)]
+            known = self._news = gen, keys
+        return known[1]
 
     def records(self, start: int, stop: int) -> Iterator[LogRecord]:
         """Records ``[start, stop)``, their chain verified, from segments where there are some.
@@ -384,11 +390,17 @@ class RepositoryLog:
             if tail is not None and tail.digest == tip.view.digest:
                 slots = self.slots.chain(gen + 1, tip.view.digest, tail.records)
                 return self._add_all(tip, slots)[0] if slots else tip
-        window = self.slots.window
-        known = self.slots.read_many(self._next_keys(tip))
+        keys = self._next_keys(tip)
+        known = self.slots.read_row(keys)
         if gen:
-            self._check_past(Remembered(gen, tip.view.digest), known[slot_key(gen)])
-        return tip if known[slot_key(gen + 1)] is None else self._advance(tip, known, window)
+            self._check_past(Remembered(gen, tip.view.digest), known[keys[0]])
+        values = [known[key] for key in keys[1 if gen else 0 :]]
+        news = [value for value in takewhile(lambda value: value is not None, values) if value]
+        if not news:
+            return tip
+        if len(news) == len(values) or any(values[len(news) :]):  # more, or a gap
+            return self._advance(tip, known, self.slots.window)
+        return self._add_all(tip, self.slots.chain(gen + 1, tip.view.digest, news))[0]
 
     def _advance(
         self, tip: Tip, known: Mapping[str, bytes | None], window: int, *, jump: bool = False
@@ -415,19 +427,27 @@ class RepositoryLog:
     def _add_all(self, tip: Tip, slots: Iterable[LogSlot]) -> tuple[Tip, tuple[Verdict, ...]]:
         """`tip` after `slots`, and the verdicts on the last of them."""
         folding = Folding(tip.view.state)
-        digest = tip.view.digest
+        digest, since_bytes = tip.view.digest, tip.since_bytes
         verdicts: tuple[Verdict, ...] = ()
         for slot in slots:
-            tip = self._count(tip, slot, folding)
+            if slot.record.state is not None:
+                tip = self._check_state(tip, slot.record, since_bytes, folding)
+                since_bytes = tip.since_bytes
+            since_bytes += len(slot.data)
             bulk = partial(self._bulk, slot.record.gen, tip, folding, digest)
             verdicts = folding.add(slot.record, bulk)
             digest = slot.digest
-        return replace(tip, view=LogView(folding.generation, digest, folding.state())), verdicts
+        view = LogView(folding.generation, digest, folding.state())
+        return Tip(view, tip.checkpoint, tip.checkpoint_bytes, since_bytes), verdicts
 
-    def _count(self, tip: Tip, slot: LogSlot, folding: Folding) -> Tip:
-        """Check the fold against a record that states it; see whether a checkpoint is due."""
-        gen, stated = slot.record.gen, slot.record.state
-        if stated is not None and gen != tip.checkpoint:
+    def _check_state(self, tip: Tip, record: LogRecord, since_bytes: int, folding: Folding) -> Tip:
+        """Check the fold against a record that states it; see whether a checkpoint is due.
+
+        `since_bytes` is the size of the records between the last checkpoint and this one.
+        """
+        gen, stated = record.gen, record.state or ""
+        tip = Tip(tip.view, tip.checkpoint, tip.checkpoint_bytes, since_bytes)
+        if gen != tip.checkpoint:
             state = folding.state()
             encoded = self.encoded(state).data
             # A version that does not know all that happened cannot fold as the writer did.
@@ -440,9 +460,7 @@ class RepositoryLog:
             # A checkpoint is due where the records since the last one are a quarter of its size.
             if gen % STATE_INTERVAL == 0 and tip.since_bytes * 4 > tip.checkpoint_bytes:
                 tip = replace(tip, checkpoint=gen, checkpoint_bytes=len(encoded), since_bytes=0)
-        since_bytes = tip.since_bytes + len(slot.data)
-        # `replace` would take as long as it takes to fold the record.
-        return Tip(tip.view, tip.checkpoint, tip.checkpoint_bytes, since_bytes)
+        return tip
 
     def _bulk(
         self, gen: int, tip: Tip, folding: Folding, last: Digest, digest: Digest
@@ -485,6 +503,12 @@ class RepositoryLog:
             memory.save(self.identity, Remembered(view.generation, view.digest))
         except Error as error:
             self.report(f"cannot remember how far {self.backend.url} was read: {error}")
+
+
+class _Folding(threading.local):
+    """How far a thread has folded; None where it does not."""
+
+    tip: Tip | None = None
 
 
 def read_opening(backend: Backend) -> tuple[bytes, bytes | None, bytes | None]:

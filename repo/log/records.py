@@ -151,6 +151,11 @@ def encode_record(record: LogRecord) -> bytes:
     Raises:
         InvalidInputError: a field cannot be recorded, or the record exceeds 64 KiB.
     """
+    return record_as_read(record)[1]
+
+
+def record_as_read(record: LogRecord) -> tuple[LogRecord, bytes]:
+    """A record as whoever reads it will have it, and its bytes. Raises as `encode_record`."""
     where = f"log record {record.gen} cannot be written"
     try:
         for entry in record.entries:
@@ -159,15 +164,13 @@ def encode_record(record: LogRecord) -> bytes:
         blank = _ENCODER.encode(stored)
         data = blank[:-2] + _tag(blank.removesuffix(_NO_TAG)) + b'"}'
         if len(data) <= MAX_RECORD_BYTES:
-            _parse_record(data)
+            return _record_of(_parse_record(data)), data
     except (*_MALFORMED, TypeError, OverflowError) as error:
         raise InvalidInputError(f"{where}: {error}") from error
-    if len(data) > MAX_RECORD_BYTES:
-        raise InvalidInputError(
-            f"log record {record.gen} would have {len(data)} bytes, at most {MAX_RECORD_BYTES} "
-            "are allowed: put its updates into a ref-updates object and name it in `bulk`"
-        )
-    return data
+    raise InvalidInputError(
+        f"log record {record.gen} would have {len(data)} bytes, at most {MAX_RECORD_BYTES} "
+        "are allowed: put its updates into a ref-updates object and name it in `bulk`"
+    )
 
 
 def decode_record(data: Buffer, where: str = "log record") -> LogRecord:
@@ -182,6 +185,10 @@ def decode_record(data: Buffer, where: str = "log record") -> LogRecord:
         stored = _parse_record(bytes(data))
     except _MALFORMED as error:
         raise CorruptError(f"{where}: {error}") from error
+    return _record_of(stored)
+
+
+def _record_of(stored: _StoredRecord) -> LogRecord:
     return LogRecord(stored.gen, stored.previous, stored.state, stored.entries)
 
 

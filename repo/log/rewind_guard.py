@@ -16,6 +16,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tensorrepo.repo.errors import StorageError
@@ -43,11 +44,12 @@ class Pending:
 
     def write(self, txn: str, generation: int) -> None:
         """Note the slot that is about to be created, in place of an earlier note of `txn`."""
-        earlier = [note for note in self.unresolved() if note.txn == txn]
-        _make_note(self._path(Unresolved(txn, generation)))
-        for note in earlier:
-            if note.generation != generation:
-                remove_file(self._path(note))
+        begins = f"{txn}."
+        earlier = [name for name in file_names(self.directory) if name.startswith(begins)]
+        _make_note(self._path(txn, generation), self._in(_BLANK))
+        for note in map(_parse_note, earlier):
+            if note is not None and note != Unresolved(txn, generation):
+                remove_file(self._path(note.txn, note.generation))
 
     def remove(self, txn: str, generation: int | None = None) -> None:
         """The outcome is known. Nothing noted is fine.
@@ -57,20 +59,24 @@ class Pending:
             generation: the one that `write` noted last; None looks for it.
         """
         if generation is not None:
-            remove_file(self._path(Unresolved(txn, generation)))
+            remove_file(self._path(txn, generation))
             return
         for note in self.unresolved():
             if note.txn == txn:
-                remove_file(self._path(note))
+                remove_file(self._path(txn, note.generation))
 
     def unresolved(self) -> tuple[Unresolved, ...]:
         """What is noted, by transaction. Files that are no notes are passed over."""
         notes = (_parse_note(name) for name in file_names(self.directory))
         return tuple(sorted(note for note in notes if note is not None))
 
-    def _path(self, note: Unresolved) -> Path:
-        assert is_txn(note.txn), f"{note.txn!r} was checked by encode_record and is no file name"
-        return self.directory / f"{note.txn}.{note.generation}"
+    # Texts: each commit asks for some of them, and a `Path` takes as long as the call it is for.
+    def _path(self, txn: str, generation: int) -> str:
+        assert is_txn(txn), f"{txn!r} was checked by encode_record and is no file name"
+        return self._in(f"{txn}.{generation}")
+
+    def _in(self, name: str) -> str:
+        return f"{self.directory}{os.sep}{name}"
 
 
 def file_names(directory: Path) -> list[str]:
@@ -83,38 +89,39 @@ def file_names(directory: Path) -> list[str]:
         raise StorageError(f"cannot read {directory}: {error.strerror}") from error
 
 
-def make_file(path: Path) -> None:
+def make_file(path: str | Path) -> None:
     """An empty file, and the folders above it."""
     try:
         try:
             os.close(os.open(path, _EMPTY, 0o666))
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, _EMPTY, 0o666))
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _make_note(path: Path) -> None:
+def _make_note(path: str, blank: str) -> None:
     """As `make_file`, by one more name for a file that stays.
 
     A new file for each commit, deleted right after, made ext4 look for inodes for as long as all
     else that a note takes, and made it slow to create objects: it gives none away again for 5 s.
     """
-    blank = path.parent / _BLANK
     for _ in range(2):
         with suppress(OSError):
             os.link(blank, path)
             return
-        if not blank.exists():
+        if not os.path.exists(blank):
             make_file(blank)
     make_file(path)  # no hard links here, or the note is there
 
 
-def remove_file(path: Path) -> None:
+def remove_file(path: str | Path) -> None:
     """Remove a file that may be absent."""
     try:
-        path.unlink(missing_ok=True)
+        os.unlink(path)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 
@@ -178,7 +185,12 @@ class Memory:
 
     def path(self, identity: bytes) -> Path:
         """The file for one repository; deleting it is `forget`."""
-        return self.directory / record_digest(identity)
+        return _memory_file(self.directory, identity)
+
+
+@lru_cache(maxsize=64)
+def _memory_file(directory: Path, identity: bytes) -> Path:
+    return directory / record_digest(identity)
 
 
 def _overwrite_older(handle: int, seen: Remembered) -> None:

@@ -207,6 +207,8 @@ class State:
     def read_only_reason(self) -> str | None:
         """Why this version must neither append nor collect here; None when it may."""
         features = self.config.get("features", ())
+        if not features and self.kinds <= KINDS:
+            return None
         assert isinstance(features, (list, tuple))
         missing = sorted({str(feature) for feature in features} - KNOWN_FEATURES)
         unknown = sorted(self.kinds - KINDS)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.backends.local import TEMPORARY
+from tensorrepo.repo.backends.disk import TEMPORARY
 from tensorrepo.repo.backends.sql_connections import SQLITE, WriterTurn
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.errors import PermissionDenied, StorageError

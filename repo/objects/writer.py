@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from threading import Lock, RLock
 
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
@@ -53,6 +52,7 @@ class ObjectWriter:
         self._pending: dict[Digest, EncodedObject] = {}
         self._pending_bytes = 0
         self._failure: BaseException | None = None
+        self._syncing = 0  # calls of `flush` that are not over; one that failed stays so
         self._lock = Lock()
         self._flushing = RLock()
 
@@ -134,12 +134,16 @@ class ObjectWriter:
         link = encoded.link
         self.store.refuse_purged(link.digest)
         key = object_key(link.digest, self.store.label(link.digest, self.graves))
-        with self._storing():
+        self._refuse_after_failure()
+        try:
             with self._lock:
                 self.own[link.digest] = link
                 self._unchecked[key] = link
                 self._hold(encoded)
             self._uploads.create(key, stored_form(encoded))
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _hold(self, encoded: EncodedObject) -> None:
         """Keep a small object until `flush`; the oldest give way, they can be read back."""
@@ -160,20 +164,35 @@ class ObjectWriter:
             CorruptError: what lies there is damaged, and its bytes are no longer here.
             CommitExpired: what lay there was collected, and its bytes are no longer here.
         """
+        with self._lock:
+            is_durable = not (self._unchecked or self._adopted or self._syncing)
+            if is_durable and self._failure is None:
+                return  # a commit asks twice
         # One thread at a time: who comes second may rely on what the first still looks at. What is
         # put meanwhile is of the next flush.
-        with self._flushing, self._storing():
-            with self._lock:
-                adopted, self._adopted = self._adopted, set()
-            finished = self._uploads.finish()
-            for key, created in finished.items():
-                if not created and key in self._unchecked:
-                    self._adopt(key, self._unchecked[key])
-            backend = self.store.backend
-            if adopted and isinstance(backend, KeepsParts):
-                # What somebody else linked may not be durable yet.
-                backend.sync_folders(adopted)
-            self._settle(finished)
+        with self._flushing:
+            self._refuse_after_failure()
+            try:
+                self._flush()
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def _flush(self) -> None:
+        with self._lock:
+            adopted, self._adopted = self._adopted, set()
+            self._syncing += 1
+        finished = self._uploads.finish()
+        for key, created in finished.items():
+            if not created and key in self._unchecked:
+                self._adopt(key, self._unchecked[key])
+        backend = self.store.backend
+        if adopted and isinstance(backend, KeepsParts):
+            # What somebody else linked may not be durable yet.
+            backend.sync_folders(adopted)
+        self._settle(finished)
+        with self._lock:
+            self._syncing -= 1
 
     def _settle(self, keys: Iterable[str]) -> None:
         """What lies under these keys is whole and durable: it is read from there from now on."""
@@ -198,8 +217,7 @@ class ObjectWriter:
             self._unchecked.clear()
             self._adopted.clear()
 
-    @contextmanager
-    def _storing(self) -> Iterator[None]:
+    def _refuse_after_failure(self) -> None:
         # The backend forgets an upload that failed. Without this, a commit that is tried again
         # would find the object among `own` and refer to what was never stored.
         if self._failure is not None:
@@ -207,11 +225,6 @@ class ObjectWriter:
                 f"{self.store.backend.url}: an object of this transaction could not be stored "
                 f"({self._failure}). Begin it again."
             ) from self._failure
-        try:
-            yield
-        except BaseException as error:
-            self._failure = error
-            raise
 
     @property
     def shallow(self) -> frozenset[Digest]:

@@ -28,7 +28,7 @@ import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
-from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.changes.refs import TAGS
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import walk

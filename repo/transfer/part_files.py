@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorrepo.repo.backends.base import PART_PREFIX
-from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
 from tensorrepo.repo.objects.envelope import HEADER, ObjectLink, decode_header

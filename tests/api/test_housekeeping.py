@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorrepo as tr
 from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.repositories.directory import UNDELETE_NS
-from tensorrepo.repo.backends.local import STALE_PART_SECONDS
+from tensorrepo.repo.backends.disk import STALE_PART_SECONDS
 from tests.support.servers.service import RunningService, caches_of
 
 PATH = "/api/v1/repositories"

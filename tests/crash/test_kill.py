@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.local import TEMPORARY, Disk, LocalBackend
+from tensorrepo.repo.backends.disk import TEMPORARY, Disk
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.backends.local import TEMPORARY
+from tensorrepo.repo.backends.disk import TEMPORARY
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
@@ -155,6 +155,6 @@ def test_a_store_that_names_what_it_could_not_write_is_caught(
         except OSError:
             calls.healed = True
 
-    monkeypatch.setattr("tensorrepo.repo.backends.local._write", careless)
+    monkeypatch.setattr("tensorrepo.repo.backends.disk._write", careless)
     with calls.installed(), pytest.raises((AssertionError, Error)):
         check("commit", calls.backend(tmp_path / "store"), lambda: None, (StorageError,))

@@ -45,7 +45,7 @@ def stalling(self, *words, **more):
     return work(self, *words, **more)
 setattr(owner, {name!r}, stalling)
 """
-LINK = "tensorrepo.repo.backends.local:Disk.link"
+LINK = "tensorrepo.repo.backends.disk:Disk.link"
 PUT = "tensorrepo.repo.backends.cloud:CloudBackend.create"
 STAGED = "tensorrepo.workspace.state:Workspace.write_staging"
 AT_SLOT = STALL.format(

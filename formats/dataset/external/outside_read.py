@@ -30,7 +30,7 @@ from tensorrepo.formats.dataset.external.outside import (
     check_allowed,
     parse_address,
 )
-from tensorrepo.repo.backends.local import explain as explain_disk
+from tensorrepo.repo.backends.disk import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
     check_process,

@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee, overwrite_durably
-from tensorrepo.repo.backends.local import (
-    LARGE_BYTES,
-    STALE_SECONDS,
-    TEMPORARY,
-    Disk,
-    LocalBackend,
-    explain,
-)
+from tensorrepo.repo.backends.disk import LARGE_BYTES, STALE_SECONDS, TEMPORARY, Disk, explain
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -48,6 +42,24 @@ def recorded(root: Path, files: dict[str, bytes]) -> list[tuple[str, str]]:
     disk = RecordingDisk(root)
     store(LocalBackend(root, disk=disk), files)
     return disk.steps
+
+
+def test_small_files_of_one_upload_open_each_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LocalBackend(tmp_path)
+    store(backend, {"objects/01/a": SMALL, "objects/02/a": SMALL})
+    opened, real, before = [], os.open, os.listdir("/dev/fd")
+
+    def noting(path: str, flags: int, *how: int, dir_fd: int | None = None) -> int:
+        if flags & os.O_DIRECTORY:
+            opened.append(path)
+        return real(path, flags, *how, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", noting)
+    store(backend, {"objects/01/b": SMALL, "objects/02/b": SMALL})
+    assert sorted(opened) == sorted([str(tmp_path), "objects", "01", "02", TEMPORARY])
+    assert len(os.listdir("/dev/fd")) == len(before)
 
 
 def links(steps: list[tuple[str, str]]) -> dict[str, tuple[int, str]]:

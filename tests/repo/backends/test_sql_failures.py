@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import threading
 import time
 import traceback
@@ -74,7 +75,7 @@ def ask(database: str, *statements: str) -> None:
 
 def cut(connection: Any, database: str) -> None:
     """Let the server end a connection, and wait until the client's side knows."""
-    ask(database, f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
+    ask(database, f"SELECT pg_terminate_backend({connection.driver.info.backend_pid}, 5000)")
 
 
 def check_whole(repository: RepositoryCore, content: bytes) -> None:
@@ -103,7 +104,7 @@ def test_a_connection_cut_in_mid_commit_is_made_again_and_the_record_read_back(
             return real(connection, text, values)
         real(connection, text, values)  # it landed, and nobody hears of it
         cut(connection, database)
-        return connection.execute("SELECT 1").fetchall()
+        return connection.ask("SELECT 1")
 
     monkeypatch.setattr(sql_connections, "_rows_of_last", cutting)
     commit_files(repository, {"files/a": b"second"})
@@ -231,6 +232,41 @@ def test_a_table_that_somebody_locked_is_waited_for(
         commit_files(again, {"files/a": b"second"})
     assert len(timeouts) >= 2
     check_whole(repository, b"second")
+
+
+def test_an_interrupt_ends_what_a_server_is_asked(database: str) -> None:
+    connection = sql_connections._open_server(database)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with on_alarm(interrupted, seconds=0.05), pytest.raises(KeyboardInterrupt):
+        connection.ask_together([("BEGIN", ()), ("SELECT 1 FROM pg_sleep(3600)", ())])
+    connection.close()
+
+
+@contextmanager
+def on_alarm(handler: Callable[..., None], seconds: float) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_statement_is_answered_alike_before_and_after_it_is_prepared(database: str) -> None:
+    connection = sql_connections._open_server(database)
+    question = "SELECT ?::text, ?::bytea, length(?::bytea), ?::float8, NULL::text, ?::text = 'b'"
+    values = ("a", b"\0\xff", b"123", 1.5, "b")
+    try:
+        alone = [connection.ask(question, values) for _ in range(5)]
+        together = [connection.ask_together([(question, values)] * 2) for _ in range(5)]
+    finally:
+        connection.close()
+    assert alone == [[("a", b"\0\xff", 3, 1.5, None, True)]] * 5
+    assert together == [alone[:2]] * 5
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import zstandard
@@ -55,6 +57,36 @@ def test_the_same_object_put_twice_is_uploaded_once() -> None:
     assert writer.put(Kind.BLOB, b"same") == writer.put(Kind.BLOB, b"same")
     writer.flush()
     assert counting.count["upload"] == 1
+
+
+def test_a_flush_waits_for_what_another_thread_makes_durable(tmp_path: Path) -> None:
+    order: list[str] = []
+    second_is_over = Event()
+
+    class Waiting(LocalBackend):
+        def sync_folders(self, folders: Iterable[str]) -> None:
+            if folders:
+                second_is_over.wait(0.2)
+                order.append("synced")
+            super().sync_folders(folders)
+
+    def flush(writer: ObjectWriter) -> None:
+        writer.flush()
+        order.append("flushed")
+        second_is_over.set()
+
+    earlier = ObjectWriter(ObjectStore(LocalBackend(tmp_path)), ())
+    earlier.put(Kind.BLOB, b"same")
+    earlier.flush()
+    writer = ObjectWriter(ObjectStore(Waiting(tmp_path)), ())
+    assert writer.adopt(encode_object(Kind.BLOB, b"same").link)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(writer.flush)
+        while not writer._syncing:
+            time.sleep(0.001)
+        threads.submit(flush, writer).result()
+        first.result()
+    assert order == ["synced", "flushed"]
 
 
 def test_threads_may_put_side_by_side(backend: Backend) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
-from tensorrepo.repo.backends.local import Disk, StagedFile
+from tensorrepo.repo.backends.disk import Disk, StagedFile
 from tests.support.faults.backends import Crash
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from tensorrepo.repo.backends.local import TEMPORARY, Disk, StagedFile, split
+from tensorrepo.repo.backends.disk import TEMPORARY, Disk, StagedFile, split
 from tensorrepo.repo.ids import Digest
 
 

@@ -10,8 +10,9 @@ from threading import Lock
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from tensorrepo.repo.backends import local
-from tensorrepo.repo.backends.local import Disk, LocalBackend
+from tensorrepo.repo.backends import disk
+from tensorrepo.repo.backends.disk import Disk
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import PermissionDenied
 from tests.support.faults.backends import WrappedBackend
 
@@ -53,12 +54,12 @@ class FailingCalls:
             number, self.calls = self.calls, self.calls + 1
         if self.healed or number < self.at:
             return False
-        return number == self.at or self.error != local.errno.EIO
+        return number == self.at or self.error != disk.errno.EIO
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """The local store calls these."""
-        with patch.object(local, "os", self):
+        with patch.object(disk, "os", self):
             yield
 
     def backend(self, folder: Path) -> LocalBackend:
