@@ -6,7 +6,6 @@ Source:
 
 from __future__ import annotations
 
-from asyncio import wrap_future
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Final
@@ -226,7 +225,7 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
     if len(body) > _SMALL_BYTES or service.settings.repository_bytes is not None:
         appending = await run_in_threadpool(check)
         check = partial(as_it_is, appending)
-    landed = await wrap_future(appender_of(access.served).submit(check))
+    landed = await appender_of(access.served).append(check)
     return Response(_encoded(landed), media_type="application/json")
 
 
