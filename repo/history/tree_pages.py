@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -200,10 +200,9 @@ def edited_links(old: Page, name: Digest, new: Page) -> EditedLinks:
     head, tail = _equal_ends(old.items, new.items)
     was = _digests_of(old.items[head : len(old.items) - tail])
     now = _digests_of(new.items[head : len(new.items) - tail])
-    kept = chain(new.items[:head], new.items[len(new.items) - tail :])
     gone = was - now
-    for _, entry in kept if gone else ():
-        gone -= {entry.digest, entry.storage}  # another path names it, too
+    if gone:  # unless another path names it, too
+        gone -= _digests_of(new.items[:head] + new.items[len(new.items) - tail :])
     return EditedLinks(name, sorted(gone), sorted(now - was), new.links)
 
 
