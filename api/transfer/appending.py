@@ -32,6 +32,7 @@ from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.api.transfer.client_entries import (
     as_callers,
     check_against,
+    encode_entries,
     kept_by,
     parse_entries,
     supersede_pairs,
@@ -69,13 +70,7 @@ from tensorrepo.repo.log.append import Appended, append
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.branch_rules import BRANCHES
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import (
-    LogEntry,
-    LogRecord,
-    Update,
-    canonical_json,
-    decode_ref_updates,
-)
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, stored_form
 from tensorrepo.repo.objects.incarnations import object_key
@@ -237,6 +232,12 @@ class SeenTransactions:
             self._note(records(self._stop, view.generation + 1))
             self._stop = view.generation + 1
 
+    def add(self, record: LogRecord) -> None:
+        """Take note of a record that was appended here: it need not be read for that."""
+        if record.gen == self._stop:
+            self._note(iter((record,)))
+            self._stop += 1
+
     def find(
         self,
         txns: Sequence[str],
@@ -309,6 +310,8 @@ class Appender:
         appended = append(
             self._core.log, decision.decide, commits=self._core.introduced, allow_void=False
         )
+        if appended.record is not None:
+            self._seen.add(appended.record)
         news = _News(self._core, decision.writer)
         for one in group:
             if one not in decision.postponed:
@@ -420,7 +423,7 @@ class _Decision:
             except Error as error:
                 one.failure = error
                 continue
-            size += len(canonical_json(msgspec.to_builtins(admitted)))
+            size += len(encode_entries(admitted))
             if size > _ENTRY_BYTES and entries:
                 self.postponed.append(one)
                 continue
