@@ -295,7 +295,7 @@ class OrderedMap(Generic[S, T]):
 
 
 class StandingThreads:
-    """Threads for rounds of work so short that to start threads takes longer; they stay for a while.
+    """Threads for rounds of work so short that to start threads takes longer; they stay a while.
 
     Whoever has work does it, too, and waits for no more than what others have begun: a thread that
     comes late finds nothing left.

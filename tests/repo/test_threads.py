@@ -213,7 +213,7 @@ def test_a_failure_is_told_when_nothing_is_under_way_and_ends_the_work() -> None
         under_way.remove(item)
         raise ValueError(item)
 
-    with pytest.raises(ValueError, match="[01]"):
+    with pytest.raises(ValueError, match=r"[01]"):
         StandingThreads(1, "y").each(work, range(9), threads=2)
     assert (under_way, sorted(begun)) == ([], [0, 1])
 
