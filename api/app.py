@@ -120,6 +120,7 @@ def _prepare(app: FastAPI) -> None:
     time.sleep(_FIRST_ANSWER_SECONDS)
     build_routes(app.routes)
     compile_templates()
+    app.state.is_prepared.set()
 
 
 def create_app(
@@ -167,6 +168,7 @@ def create_app(
     install_handlers(app)
     install_page_errors(app)
     app.state.error_forms = ERROR_FORMS
+    app.state.is_prepared = threading.Event()
     app.state.metrics = make_metrics(chosen.metrics_folder)
     # From the inside out.
     app.add_middleware(ShortWays)

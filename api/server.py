@@ -5,6 +5,7 @@ Graceful: after SIGTERM or Ctrl-C nothing new is taken, and what was begun is fi
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import threading
@@ -51,6 +52,16 @@ class _Server(uvicorn.Server):
             service.events.close()
             service.live_events.close()
         await super().shutdown(sockets)
+
+
+def freeze_what_stays(app: FastAPI) -> None:
+    """Take what was loaded from the garbage collector, once all of it is; for a thread of its own.
+
+    It has some 200,000 objects to walk else, now and then, for 0.1 to 0.2 s in which nobody is
+    answered. For a process that does nothing but serve.
+    """
+    app.state.is_prepared.wait()
+    gc.freeze()
 
 
 def first_token(accounts: Accounts) -> str | None:
@@ -144,6 +155,8 @@ def run(app: FastAPI, settings: Settings, announce: Callable[[str], None]) -> No
         if server.started:
             announce(url_of(server, settings))
 
+    freezer = threading.Thread(target=freeze_what_stays, args=(app,), name="freeze", daemon=True)
+    freezer.start()
     teller = threading.Thread(target=tell, name="announce", daemon=True)
     teller.start()
     server.run(sockets=[listening])

@@ -28,7 +28,13 @@ from uvicorn import Server
 
 from tensorrepo.api.app import create_app
 from tensorrepo.api.observing.logs import configure_logging
-from tensorrepo.api.server import address_of, check_listening, listening_socket, make_server
+from tensorrepo.api.server import (
+    address_of,
+    check_listening,
+    freeze_what_stays,
+    listening_socket,
+    make_server,
+)
 from tensorrepo.api.settings import Settings, share_metrics
 
 _WAYS: Final = multiprocessing.get_all_start_methods()
@@ -136,8 +142,10 @@ def _is_ready(worker: _Worker, ends: threading.Event) -> bool:
 def _work(settings: Settings, listening: socket.socket, parent: Connection) -> None:
     """All that one worker does."""
     configure_logging(settings.log_form)
-    server = make_server(create_app(settings), settings)
+    app = create_app(settings)
+    server = make_server(app, settings)
     threading.Thread(target=_watch, args=(server, parent), name="parent", daemon=True).start()
+    threading.Thread(target=freeze_what_stays, args=(app,), name="freeze", daemon=True).start()
     server.run(sockets=[listening])
 
 

@@ -28,13 +28,16 @@ between the first `submit` and `drain` or `stop`.
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from threading import Condition, Lock, RLock, Thread, current_thread
 from time import monotonic, sleep
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tensorrepo.repo.errors import StorageError
 
@@ -289,6 +292,116 @@ class OrderedMap(Generic[S, T]):
         close = getattr(self._items, "close", None)
         if last and close is not None:
             close()
+
+
+class StandingThreads:
+    """Threads for rounds of work so short that to start threads takes longer; they stay a while.
+
+    Whoever has work does it, too, and waits for no more than what others have begun: a thread that
+    comes late finds nothing left.
+
+    Args:
+        most: number of threads.
+        name: name of the threads.
+        idle_seconds: how long a thread without work stays.
+    """
+
+    def __init__(self, most: int, name: str, idle_seconds: float = 2.0) -> None:
+        self._most, self._name, self._idle_seconds = most, name, idle_seconds
+        self._begin()
+
+    def each(self, work: Callable[[S], None], items: Iterable[S], *, threads: int) -> None:
+        """Call `work` of each item, on so many threads, the caller's among them.
+
+        Raises what the first that failed did, when none is under way; after it none is begun.
+        """
+        shared = _SharedWork(work, items)
+        for number in range(1, threads):
+            self._call(shared, number)
+        shared.finish()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = Lock()
+        self._calls = SimpleQueue[_SharedWork[Any]]()
+        self._count = 0
+
+    def _call(self, shared: _SharedWork[S], number: int) -> None:
+        if self._process != os.getpid():  # a forked process has none of these threads
+            self._begin()
+        with self._lock:
+            self._calls.put(shared)
+            if self._count >= min(number, self._most):
+                return
+            self._count += 1
+        try:
+            Thread(target=self._help, name=f"{self._name}-{number}", daemon=True).start()
+        except RuntimeError:  # the machine has no thread to give: whoever has the work does it
+            with self._lock:
+                self._count -= 1
+
+    def _help(self) -> None:
+        while True:
+            try:
+                shared = self._calls.get(timeout=self._idle_seconds)
+            except Empty:
+                with self._lock:
+                    if self._calls.empty():
+                        self._count -= 1
+                        return
+                continue
+            shared.help()
+            del shared  # a thread that waits keeps nothing alive
+
+
+class _SharedWork(Generic[S]):
+    """Items that several threads take one by one."""
+
+    def __init__(self, work: Callable[[S], None], items: Iterable[S]) -> None:
+        self._work, self._left = work, deque(items)
+        self._lock, self._gone = Lock(), Waiting()
+        self._helpers = 0
+        self._failure: BaseException | None = None
+
+    def help(self) -> None:
+        """Do what is left, on a thread beside the caller's."""
+        with self._lock:
+            if not self._left:
+                return
+            self._helpers += 1
+        self._do()
+        with self._lock:
+            self._helpers -= 1
+            if not self._helpers:
+                self._gone.wake()
+
+    def finish(self) -> None:
+        """Do what is left, and wait for what others have begun; raises the first failure."""
+        try:
+            self._do()
+        finally:
+            while True:
+                with self._lock:
+                    self._left.clear()
+                    if not self._helpers:
+                        break
+                    wait = self._gone.add()
+                wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _do(self) -> None:
+        while True:
+            with self._lock:
+                if not self._left:
+                    return
+                item = self._left.popleft()
+            try:
+                self._work(item)
+            except BaseException as error:  # noqa: BLE001  raised where all is waited for
+                with self._lock:
+                    self._failure = self._failure or error
+                    self._left.clear()
 
 
 def is_own_thread() -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import msgspec
@@ -81,8 +81,12 @@ class AuditEvent:
 
     def encode(self) -> str:
         """Canonical JSON: sorted members, those that hold nothing left out."""
-        told = {key: value for key, value in asdict(self).items() if value not in ("", 0, ())}
+        values = ((name, getattr(self, name)) for name in _MEMBERS)
+        told = {name: value for name, value in values if value not in ("", 0, ())}
         return canonical(told)
+
+
+_MEMBERS: Final = tuple(each.name for each in fields(AuditEvent))
 
 
 @dataclass(frozen=True, slots=True)

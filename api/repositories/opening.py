@@ -132,9 +132,9 @@ def open_served(
         create: whether to make one, which must not exist.
     """
     backend = open_backend(url, environment=environment)
-    local = LocalState(
-        pending=data / "pending", cache=DiskCache(data / "cache" / "objects", _CACHE_BYTES)
-    )
+    # No notes of appends whose outcome is unknown: clients keep those of their transactions, and
+    # ask the log. Here nobody would read them.
+    local = LocalState(cache=DiskCache(data / "cache" / "objects", _CACHE_BYTES))
     if create:
         return create_repository(backend, drivers=drivers(), local=local)
     return open_repository(backend, drivers=drivers(), local=local)

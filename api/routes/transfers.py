@@ -6,7 +6,6 @@ Source:
 
 from __future__ import annotations
 
-from asyncio import wrap_future
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Final
@@ -29,6 +28,7 @@ from tensorrepo.api.transfer.appending import (
     appending_of,
     as_it_is,
 )
+from tensorrepo.api.transfer.client_entries import encode_entries
 from tensorrepo.api.transfer.direct_uploads import DirectUpload
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
@@ -42,7 +42,6 @@ from tensorrepo.repo.backends.service_format import (
 )
 from tensorrepo.repo.errors import NotFoundError, TooLargeError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import canonical_json
 
 router: Final = deferred_router(tags=["remote repositories"])
 _BASE: Final = "/api/v1/repositories/{repository:repository}/-"
@@ -226,7 +225,7 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
     if len(body) > _SMALL_BYTES or service.settings.repository_bytes is not None:
         appending = await run_in_threadpool(check)
         check = partial(as_it_is, appending)
-    landed = await wrap_future(appender_of(access.served).submit(check))
+    landed = await appender_of(access.served).append(check)
     return Response(_encoded(landed), media_type="application/json")
 
 
@@ -241,7 +240,7 @@ def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> A
 
 
 def _encoded(landed: LandedEntries) -> bytes:
-    entries = msgspec.Raw(canonical_json(msgspec.to_builtins(landed.entries)))
+    entries = msgspec.Raw(encode_entries(landed.entries))
     records = tuple(record.decode() for record in landed.records)
     return msgspec.json.encode(Landed(landed.generation, entries, records, dict(landed.objects)))
 

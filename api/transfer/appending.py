@@ -14,9 +14,11 @@ Source:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -30,6 +32,7 @@ from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.api.transfer.client_entries import (
     as_callers,
     check_against,
+    encode_entries,
     kept_by,
     parse_entries,
     supersede_pairs,
@@ -67,13 +70,7 @@ from tensorrepo.repo.log.append import Appended, append
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.branch_rules import BRANCHES
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import (
-    LogEntry,
-    LogRecord,
-    Update,
-    canonical_json,
-    decode_ref_updates,
-)
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, stored_form
 from tensorrepo.repo.objects.incarnations import object_key
@@ -117,7 +114,7 @@ class Appending:
     offered: Offered
     possession: Possession | None = None
     wanted: WantedCommit | None = None  # to be composed: what the first entry will lead to
-    future: Future[LandedEntries] = field(default_factory=Future)
+    waiting: _Waiting | None = None
     landed: LandedEntries | None = None
     admitted: tuple[LogEntry, ...] = ()
     failure: Error | None = None
@@ -180,17 +177,43 @@ class _Waiting:
     """An append that waits for its turn: `check` makes what is judged, of what came."""
 
     check: Callable[[], Appending]
-    future: Future[LandedEntries] = field(default_factory=Future)
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[LandedEntries]  # of that loop, which alone may touch it
+    answer: LandedEntries | BaseException | None = None
 
     def checked(self) -> Appending | None:
         """What is to be judged; None: it was refused."""
         try:
             one = self.check()
-        except Exception as error:  # noqa: BLE001  told to whoever waits
-            self.future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001  told to whoever waits
+            self.answer = error
             return None
-        one.future = self.future
+        one.waiting = self
         return one
+
+
+def _waiting_of(one: Appending) -> _Waiting:
+    assert one.waiting is not None, "it was taken from among them"
+    return one.waiting
+
+
+def _tell(answered: Sequence[_Waiting]) -> None:
+    """Let those who wait go on; each loop is woken once, for all that it waits for."""
+    for loop in dict.fromkeys(each.loop for each in answered):
+        mine = [each for each in answered if each.loop is loop]
+        with suppress(RuntimeError):  # it was closed: nobody waits there
+            loop.call_soon_threadsafe(_resolve, mine)
+
+
+def _resolve(answered: Sequence[_Waiting]) -> None:
+    for each in answered:
+        if each.future.done():  # whoever waited has gone
+            continue
+        if isinstance(each.answer, LandedEntries):
+            each.future.set_result(each.answer)
+        else:
+            assert each.answer is not None, "it was answered"
+            each.future.set_exception(each.answer)
 
 
 class SeenTransactions:
@@ -208,6 +231,12 @@ class SeenTransactions:
         if self._stop <= view.generation:
             self._note(records(self._stop, view.generation + 1))
             self._stop = view.generation + 1
+
+    def add(self, record: LogRecord) -> None:
+        """Take note of a record that was appended here: it need not be read for that."""
+        if record.gen == self._stop:
+            self._note(iter((record,)))
+            self._stop += 1
 
     def find(
         self,
@@ -238,56 +267,64 @@ class Appender:
     def __init__(self, served: ServedRepository) -> None:
         self._served, self._core = served, served.core
         self._waiting: deque[_Waiting] = deque()
+        self._is_at_work = False
         self._lock = Lock()
         self._seen = SeenTransactions()
         self._pool = ThreadPoolExecutor(1, f"append-{served.name}")
 
-    def submit(self, check: Callable[[], Appending]) -> Future[LandedEntries]:
-        """Have what `check` makes appended with the next group; it is called on this thread.
+    async def append(self, check: Callable[[], Appending]) -> LandedEntries:
+        """Append what `check` makes with the next group; it is called on this thread.
 
-        The future ends when it is durable, or refused, by `check` too.
+        Returns when it is durable. Raises why it was refused, by `check` too.
         """
-        waiting = _Waiting(check)
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(check, loop, loop.create_future())
         with self._lock:
             self._waiting.append(waiting)
-        self._pool.submit(self._run)
-        return waiting.future
+            is_at_work, self._is_at_work = self._is_at_work, True
+        if not is_at_work:  # else it looks for more before it rests
+            self._pool.submit(self._work)
+        return await waiting.future
 
-    def _run(self) -> None:
-        group = self._take()
-        if not group:
-            return
-        try:
-            self._append(group)
-        except BaseException as error:  # noqa: BLE001  told to everybody who waits
-            for one in group:
-                if not one.future.done():
-                    one.future.set_exception(_shared(error, one))
+    def _work(self) -> None:
+        while taken := self._take():
+            group = [one for each in taken if (one := each.checked()) is not None]
+            try:
+                if group:
+                    self._append(group)
+            except BaseException as error:  # noqa: BLE001  told to everybody who waits
+                for one in group:
+                    if _waiting_of(one).answer is None:
+                        _waiting_of(one).answer = _shared(error, one)
+            _tell([each for each in taken if each.answer is not None])
 
-    def _take(self) -> list[Appending]:
+    def _take(self) -> list[_Waiting]:
+        """The next ones; with none, this thread is done."""
         with self._lock:
             count = min(len(self._waiting), MOST_TRANSACTIONS)
-            group = [self._waiting.popleft() for _ in range(count)]
-        return [one for each in group if (one := each.checked()) is not None]
+            self._is_at_work = bool(count)
+            return [self._waiting.popleft() for _ in range(count)]
 
     def _append(self, group: list[Appending]) -> None:
         decision = _Decision(self._served, self._seen, group)
         appended = append(
             self._core.log, decision.decide, commits=self._core.introduced, allow_void=False
         )
-        for one in decision.postponed:
-            with self._lock:
-                self._waiting.appendleft(_Waiting(partial(as_it_is, one), one.future))
-            self._pool.submit(self._run)
+        if appended.record is not None:
+            self._seen.add(appended.record)
         news = _News(self._core, decision.writer)
         for one in group:
             if one not in decision.postponed:
-                self._answer(one, appended, news)
+                _waiting_of(one).answer = self._answer(one, appended, news)
+        for one in reversed(decision.postponed):
+            again = _waiting_of(one)
+            again.check = partial(as_it_is, one)
+            with self._lock:
+                self._waiting.appendleft(again)
 
-    def _answer(self, one: Appending, appended: Appended, news: _News) -> None:
+    def _answer(self, one: Appending, appended: Appended, news: _News) -> LandedEntries | Error:
         if one.failure is not None:
-            one.future.set_exception(one.failure)
-            return
+            return one.failure
         landed = one.landed
         if landed is None:  # no entries: of a commit that would change nothing
             landed = LandedEntries(appended.generation, one.admitted)
@@ -296,8 +333,9 @@ class Appender:
             behind = range(one.generation + 1, landed.generation + 1)
             records = tuple(slots.slot_bytes(generation) for generation in behind)
             of = news.of if one.wanted is None else news.commits_of
-            landed = replace(landed, records=records, objects=of(landed, appended.view.state))
-        one.future.set_result(landed)
+            objects = of(landed, appended.view.state)
+            landed = LandedEntries(landed.generation, landed.entries, records, objects)
+        return landed
 
 
 @dataclass(slots=True)
@@ -342,7 +380,7 @@ class _News:
 
 
 def as_it_is(appending: Appending) -> Appending:
-    """What was checked already, for `Appender.submit`."""
+    """What was checked already, for `Appender.append`."""
     return appending
 
 
@@ -385,7 +423,7 @@ class _Decision:
             except Error as error:
                 one.failure = error
                 continue
-            size += len(canonical_json(msgspec.to_builtins(admitted)))
+            size += len(encode_entries(admitted))
             if size > _ENTRY_BYTES and entries:
                 self.postponed.append(one)
                 continue

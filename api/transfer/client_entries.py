@@ -23,6 +23,7 @@ from tensorrepo.repo.names import check_ref
 SERVICE_SPACES: Final = ("meta/", "requests/", "registry/")
 MAX_ENTRIES: Final = 256
 _DECODER: Final = msgspec.json.Decoder(tuple[LogEntry, ...])
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _HERE_ALONE: Final = frozenset({PURGE, "gc-condemn", "gc-end", "gc-merge"})
 _REWRITTEN_ACTOR: Final = "is signed for another actor than you are to this service"
 
@@ -40,6 +41,11 @@ def parse_entries(data: msgspec.Raw) -> tuple[LogEntry, ...]:
             f"an append has 1 to {MAX_ENTRIES} entries, this one {len(entries)}"
         )
     return entries
+
+
+def encode_entries(entries: tuple[LogEntry, ...]) -> bytes:
+    """Entries that were judged, in the canonical JSON of records."""
+    return _ENCODER.encode(entries)
 
 
 def updates_of(entry: LogEntry, read_bulk: ReadBulk) -> tuple[Update, ...]:

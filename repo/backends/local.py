@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -45,7 +44,7 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.threads import ThreadFlights, ordered_map
+from tensorrepo.repo.threads import StandingThreads, ThreadFlights
 
 T = TypeVar("T")
 
@@ -59,6 +58,7 @@ _SYNC_THREADS = 2
 # for each of a few costs more, where the processor is busy.
 _SYNCS_AT_ONCE = 8
 _SYNCS_EACH = 4
+_SYNCING = StandingThreads(_SYNCS_AT_ONCE - 1, "disk-sync")
 _UNSYNCED_BYTES = 256 << 20
 # Smaller files are written when they land, with the folders still open.
 _HELD_BYTES = 64 << 10
@@ -366,12 +366,7 @@ def _side_by_side(sync: Callable[[T], None], items: Sequence[T]) -> None:
         for item in items:
             sync(item)
         return
-
-    def sync_some(first: int) -> None:
-        for item in items[first::threads]:
-            sync(item)
-
-    deque(ordered_map(range(threads), sync_some, threads=threads, name="sync"), maxlen=0)
+    _SYNCING.each(sync, items, threads=threads)
 
 
 def _cut_short(key: str) -> bytes:

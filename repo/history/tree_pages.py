@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -90,17 +90,6 @@ class Page:
 
     level: int
     items: tuple[TreeItem, ...]
-    _least_bytes: int = field(default=-1, repr=False, compare=False)
-
-    @property
-    def least_bytes(self) -> int:
-        """What it takes beside its header, and beside what is left of its paths. Summed once."""
-        if self._least_bytes < 0:
-            behind = sum(
-                len(e.summary) + DIGEST_BYTES * (e.storage is not None) for _, e in self.items
-            )
-            object.__setattr__(self, "_least_bytes", len(self.items) * ITEM.size + behind)
-        return self._least_bytes
 
     @property
     def last(self) -> str:
@@ -200,10 +189,9 @@ def edited_links(old: Page, name: Digest, new: Page) -> EditedLinks:
     head, tail = _equal_ends(old.items, new.items)
     was = _digests_of(old.items[head : len(old.items) - tail])
     now = _digests_of(new.items[head : len(new.items) - tail])
-    kept = chain(new.items[:head], new.items[len(new.items) - tail :])
     gone = was - now
-    for _, entry in kept if gone else ():
-        gone -= {entry.digest, entry.storage}  # another path names it, too
+    if gone:  # unless another path names it, too
+        gone -= _digests_of(new.items[:head] + new.items[len(new.items) - tail :])
     return EditedLinks(name, sorted(gone), sorted(now - was), new.links)
 
 
@@ -217,9 +205,11 @@ def encode_root(page: Page) -> bytes | None:
 
     Leaving out items never makes a page larger, so if a level fits, the one above it does too.
     """
-    if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
-        return None
-    if page.least_bytes > MAX_ROOT_BYTES:
+    least_bytes = len(page.items) * ITEM.size
+    if least_bytes <= MAX_ROOT_BYTES:
+        entries = (entry for _, entry in page.items)
+        least_bytes += sum(len(e.summary) + DIGEST_BYTES * (e.storage is not None) for e in entries)
+    if least_bytes > MAX_ROOT_BYTES:
         return None
     encoded = encode_page(page)
     return encoded if len(encoded) <= MAX_ROOT_BYTES else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensorrepo.repo.threads import OrderedMap, ordered_map
+from tensorrepo.repo.threads import OrderedMap, StandingThreads, ordered_map
 
 THREADS = [1, 2, 5]
 
@@ -193,3 +193,42 @@ def test_one_item_does_not_start_all_threads() -> None:
 def test_many_threads_draw_each_item_once() -> None:
     results = ordered_map(iter(range(3000)), abs, threads=8, ahead=50, name="x")
     assert list(results) == list(range(3000))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_shared_work_is_done_once_by_whoever_is_free(threads: int) -> None:
+    standing, done = StandingThreads(4, "y"), list[int]()
+    for _ in range(3):
+        standing.each(done.append, range(100), threads=threads)
+    assert sorted(done) == sorted([*range(100)] * 3)
+
+
+def test_a_failure_is_told_when_nothing_is_under_way_and_ends_the_work() -> None:
+    both_are_here, under_way, begun = threading.Barrier(2), list[int](), list[int]()
+
+    def work(item: int) -> None:
+        begun.append(item)
+        under_way.append(item)
+        both_are_here.wait(30)
+        under_way.remove(item)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match=r"[01]"):
+        StandingThreads(1, "y").each(work, range(9), threads=2)
+    assert (under_way, sorted(begun)) == ([], [0, 1])
+
+
+def test_threads_that_have_nothing_to_do_go_and_others_come() -> None:
+    standing, numbers = StandingThreads(1, "y-idle", idle_seconds=0.01), set[int]()
+    both_are_here = threading.Barrier(2)
+
+    def work(_: int) -> None:
+        both_are_here.wait(30)
+        numbers.add(threading.get_ident())
+
+    standing.each(work, range(2), threads=2)
+    for thread in [each for each in threading.enumerate() if each.name.startswith("y-idle")]:
+        thread.join(30)
+        assert not thread.is_alive()
+    standing.each(work, range(2), threads=2)
+    assert threading.get_ident() in numbers

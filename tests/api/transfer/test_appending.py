@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +14,8 @@ import msgspec
 import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.repositories.opening import ServedRepository, open_served
+from tensorrepo.api.transfer.appending import Appender, Appending
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import ServiceBackend, open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
@@ -22,7 +26,7 @@ from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import ConflictError, StorageError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, StorageError
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.composing import WantedCommit, WantedEntry, encode_wanted
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
@@ -114,6 +118,27 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, compose
     there = fresh.service.directory.open("team/photos").core
     found = files_at(there, tip_of(there))
     assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(4)}
+
+
+def test_a_client_that_left_takes_nobody_of_its_group_along(tmp_path: Path) -> None:
+    core = open_served(str(tmp_path / "repo"), data=tmp_path, environment={}, create=True)
+    appender, may_go_on = Appender(ServedRepository("team/x", core)), threading.Event()
+
+    def refuse() -> Appending:
+        assert may_go_on.wait(30)
+        raise InvalidInputError("refused")
+
+    async def leave() -> list[object]:
+        waiting = [asyncio.create_task(appender.append(refuse)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        async with asyncio.timeout(30):
+            return [*await asyncio.gather(*waiting, return_exceptions=True)]
+
+    told = [type(one) for one in asyncio.run(leave())]
+    assert told == [InvalidInputError, asyncio.CancelledError, InvalidInputError]
 
 
 def test_no_refusal_is_of_what_was_seen_long_ago(fresh: RunningService) -> None:
