@@ -222,7 +222,8 @@ class PictureReader:
         box, out, flip = target
         size = None if out is None else out.shape
         steps = steps_of(height, width, turn, box, size, self._most_shrunk)
-        direct = out if steps.direct and not inks and out.flags.c_contiguous else None
+        whole = out is not None and steps.direct and out.flags.c_contiguous
+        direct = out if whole and not inks else None
         try:
             pixels = self._decoded(data, steps, out, direct, inks=inks)
         except ValueError as error:

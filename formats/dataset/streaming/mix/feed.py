@@ -453,7 +453,13 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
             f"source {number} of the mix gives each row {plan.echo} times, which is done within "
             "one stream only. repeat= of the mix says how often rows of a source come."
         )
-    if plan.lengths is not None:
+    if plan.packing is not None and plan.lengths is not None and plan.selection is None:
+        raise InvalidInputError(
+            f"source {number} of the mix packs rows of which some were deleted or changed: their "
+            "lengths are known one by one, which is done within one stream only. Compact all of "
+            "the dataset (everything=True), or stream it alone."
+        )
+    if plan.lengths is not None and plan.packing is None:
         raise InvalidInputError(
             f"source {number} of the mix sorts rows by length, which is done within one stream only"
         )

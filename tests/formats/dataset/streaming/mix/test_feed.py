@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.streaming.mix.feed import mix as mix_of
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
+from tests.support.builders.changed import without
 from tests.support.builders.datasets import same_rows, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import (
@@ -289,6 +290,14 @@ def test_packed_texts_of_several_datasets_come_in_one_batch() -> None:
         {at: 1 + at % 40 for low in (0, 1000) for at in range(low, low + 200)}
     )
     assert all(len(batch["t"]) == 8 for batch in batches[:-1])
+
+
+def test_a_mix_says_why_it_packs_no_rows_of_which_some_are_deleted() -> None:
+    schema, objects = Schema.of({"t": Tensor("int32", (None,))}), MappedObjects()
+    rows = stored(objects, schema, [{"t": [np.full(3, at, "i4") for at in range(20)]}])
+    packed = stream(without(objects, rows, [4]), batch_size=8, sampling=Sampling(pack=16), pad=-1)
+    with pytest.raises(InvalidInputError, match=r"source 1 .* packs rows of which some were del"):
+        mix_of([packed_streams()[0], packed])
 
 
 def test_packed_mixes_resume() -> None:
