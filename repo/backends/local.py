@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -43,6 +42,7 @@ from tensorrepo.repo.backends.base import (
 )
 from tensorrepo.repo.backends.mounts import mount_of
 from tensorrepo.repo.backends.small_files import SmallFiles
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,

@@ -21,10 +21,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import unquote
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,

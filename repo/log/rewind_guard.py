@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import is_txn
