@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from tensorrepo.api.settings import Settings
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.log.log_slots import COPY_KEY, IDENTITY_KEY
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow

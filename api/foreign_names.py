@@ -9,12 +9,12 @@ first of the 64 of ours.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.revisions import Revision, resolve
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from tensorrepo.api.huggingface.upload_spool import UploadSpool
 from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
 from tensorrepo.repo.backends.disk import STALE_PART_SECONDS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import DiskCache

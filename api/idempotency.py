@@ -16,7 +16,6 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import delete, insert, select, update
@@ -35,6 +34,7 @@ from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.errors import answer_error, answer_http, problem
 from tensorrepo.api.service import Service
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, UnauthenticatedError
 
 HEADER: Final = "Idempotency-Key"

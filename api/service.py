@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from tensorrepo.api.outbound.webhooks import Webhooks
 from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.api.settings import Settings
 from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import PermissionDenied
 from tensorrepo.repo.objects.cache import DiskCache
 

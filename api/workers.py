@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -36,6 +35,7 @@ from tensorrepo.api.server import (
     make_server,
 )
 from tensorrepo.api.settings import Settings, share_metrics
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _WAYS: Final = multiprocessing.get_all_start_methods()
 _START_SECONDS: Final = 60

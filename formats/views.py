@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource

@@ -9,7 +9,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
 from sqlalchemy import Connection, Engine
@@ -25,6 +24,7 @@ from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.query.sync import catch_up as catchup
 from tensorrepo.query.sync.catch_up import CatchUpProgress, CaughtUp, Difference, differences
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import RecordTable, Shown
 

@@ -8,7 +8,6 @@ Alembic is loaded where it is used: it takes 0.2 s, and a service starts without
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, MetaData, Table, inspect
 
 from tensorrepo.query.catalog import tables
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 if TYPE_CHECKING:
     from alembic.config import Config

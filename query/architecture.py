@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -38,6 +38,7 @@ from tensorrepo.query.catalog.tables import (
 )
 from tensorrepo.query.catalog.tables import graph as graphs
 from tensorrepo.query.sync.loader import chunks, present
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 NODES_AT_ONCE: Final = 50_000

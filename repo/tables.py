@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, ClassVar, Final, TypeVar
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 HTML_ROWS: Final = 50
 HTML_COLUMNS: Final = 40

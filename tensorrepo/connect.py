@@ -12,7 +12,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -31,6 +31,7 @@ from tensorrepo.repo.changes.repository import (
     create_repository,
     open_repository,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind

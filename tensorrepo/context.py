@@ -6,13 +6,14 @@ A handle holds a context and not the `Repository`, so that handles know nothing 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
 from tensorrepo.formats.common.arguments import path_in, ref_text
 from tensorrepo.repo.changes.revisions import Revision, resolve
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.workspace.state import config_beside
 

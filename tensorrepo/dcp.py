@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -64,6 +64,7 @@ from tensorrepo.models.checkpointer import (
 )
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.transaction import begin_beside
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.writer import ObjectWriter

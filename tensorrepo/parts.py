@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +40,7 @@ from tensorrepo.formats.model.write.shards import TensorShard
 from tensorrepo.models.model import Model
 from tensorrepo.repo.changes.leases import close_leases, open_lease
 from tensorrepo.repo.changes.moments import parse_span
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import content_tag

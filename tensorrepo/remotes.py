@@ -8,13 +8,13 @@ and no secrets, which come from the environment.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from tensorrepo.connect import REMOTE_PREFIX, Machine, is_url, read_config, write_config
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.workspace.state import config_beside, find_workspace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -14,6 +13,7 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import commit_lines, walk
 from tensorrepo.repo.history.trees import Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -46,6 +46,7 @@ from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.leases import close_leases
 from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind

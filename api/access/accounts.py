@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, Update, insert, select, update
@@ -18,6 +17,7 @@ from tensorrepo.api.access.people import People, User, grants_of
 from tensorrepo.api.access.tokens import is_token, make_token, token_hash, token_id, token_id_of
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,

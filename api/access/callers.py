@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from tensorrepo.api.access.grants import Action, Grant, allows, most
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import PermissionDenied, UnauthenticatedError
 
 KNOWN_SECONDS: Final = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tensorrepo.api.access.callers import Caller
@@ -18,6 +18,7 @@ from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, base_name, resolve
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest

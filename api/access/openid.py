@@ -18,7 +18,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
@@ -28,6 +27,7 @@ from tensorrepo.api.access.people import NAME, People, is_email
 from tensorrepo.api.access.tickets import Tickets
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     PermissionDenied,

@@ -11,7 +11,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
@@ -23,6 +22,7 @@ from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 from tensorrepo.api.access.callers import KnownCallers
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,

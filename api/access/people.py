@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, delete, func, insert, select, update
@@ -17,6 +16,7 @@ from tensorrepo.api.access.callers import KnownCallers
 from tensorrepo.api.access.grants import EVERY, Action, Grant
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 
 NAME: Final = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"

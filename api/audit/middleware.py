@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -18,6 +17,7 @@ from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.audit.events import AuditEvent, EventKind
 from tensorrepo.api.audit.writer import AuditLog
 from tensorrepo.api.requests import CALLER, TOKEN_ID
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 REFUSALS: Final = frozenset({401, 403, 429})
 _NOTE: Final = "tensorrepo.audit"

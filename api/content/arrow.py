@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.schema import Column, Image, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError
 
 MOST_TAKEN: Final = 100_000  # row numbers of one request

@@ -8,7 +8,6 @@ commits/DIGEST/PATH         files of the model of that commit, as a registered v
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -22,6 +21,7 @@ from tensorrepo.api.content.live_runs import LiveRuns
 from tensorrepo.api.content.logged_models import get_logged_model, known_models, store_as_model
 from tensorrepo.api.content.run_files import Downloaded, ListedFile
 from tensorrepo.formats.runs.run_files import ref_of_files
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.names import check_file_name
 from tensorrepo.repo.registry.versions import version_ref

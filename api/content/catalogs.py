@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ from tensorrepo.query.catalog.visibility import Visible, visible_to
 from tensorrepo.query.sql.catalog_tables import CatalogTable
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.cache import LimitedCache
 

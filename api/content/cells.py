@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from tensorrepo.formats.dataset.schema.types import (
 )
 from tensorrepo.formats.images.headers import codec_of
 from tensorrepo.formats.images.thumbnails import small_array_png, small_png
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError, NotFoundError, TooLargeError
 
 HEAVY_BYTES: Final = 64 << 10  # of a row, decoded in the mean: what a page of rows leaves out

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.api.content.cards import render_card
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.images.headers import codec_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import TooLargeError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import bytes_text

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pydantic import Field
 
 from tensorrepo.api.content.commit_content import CommitContent, Record
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest

@@ -6,7 +6,6 @@ those of things that they may read; whether anything else is stored is not told.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import Field
@@ -16,6 +15,7 @@ from tensorrepo.api.content.commit_content import CommitContent, Record
 from tensorrepo.api.content.runs import find_run
 from tensorrepo.formats.common.provenance import RELATIONS, public_place, relation_of
 from tensorrepo.query.lineage import LineageNode, LineageStep, versions_of, walk
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean
 

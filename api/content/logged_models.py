@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -46,6 +46,7 @@ from tensorrepo.formats.runs.run_files import (
 from tensorrepo.formats.runs.run_models import model_of_folder
 from tensorrepo.formats.runs.run_record import RUNS, RunOutput, check_metric_name
 from tensorrepo.formats.runs.run_tags import checked_tags
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,

@@ -11,7 +11,6 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 import xxhash
@@ -21,6 +20,7 @@ from tensorrepo.api.content.model_bytes import pieces_of
 from tensorrepo.formats.files.models import made_file
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 # Hashing takes a core, and a service has other things to do.
 _HASHED_AT_ONCE: Final = 2

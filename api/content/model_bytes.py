@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Final
@@ -16,6 +15,7 @@ import xxhash
 from tensorrepo.api.content.models import FoundModel
 from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 # Threads that read and decode for all transfers of a process: more than processors only get into

@@ -7,12 +7,13 @@ versions and aliases there are is told by the view of the repository, see `Regis
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from tensorrepo.formats.common.summaries import summarized_model
 from tensorrepo.formats.model.layout.manifest import decode_manifest
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest

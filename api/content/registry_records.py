@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +38,7 @@ from tensorrepo.api.content.registry_changes import (
     register_version,
 )
 from tensorrepo.api.content.registry_search import list_registered
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 OWN: Final = "tensorrepo."  # labels that begin so are no tags of clients

@@ -11,7 +11,7 @@ import operator
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import Final
 
@@ -23,6 +23,7 @@ from tensorrepo.api.content.registry import (
     reads_card,
     seen,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.registry.versions import Registered
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Image
 from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError
 
 PAGE_BYTES: Final = 8 << 20  # decoded, of the rows of one page

@@ -7,7 +7,6 @@ found under its old name all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tensorrepo.api.access.gate import RepositoryAccess
@@ -28,6 +27,7 @@ from tensorrepo.formats.runs.run_files import (
 )
 from tensorrepo.formats.runs.run_models import FolderModel, folder_models, is_weights, put_weights
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry

@@ -9,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
@@ -45,6 +44,7 @@ from tensorrepo.formats.runs.run_record import (
 )
 from tensorrepo.formats.runs.run_tags import TAGS, checked_tags, tags_of
 from tensorrepo.formats.runs.stored_run import StoredRun, ref_of_record
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 OWN: Final = "tensorrepo."  # tags that begin so are the house's

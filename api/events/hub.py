@@ -13,13 +13,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.events.occurrences import Event, EventId, events_after
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, Error
 from tensorrepo.repo.log.reader import LogView
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.huggingface.upload_spool import check_sha256
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, TooLargeError
 from tensorrepo.repo.names import check_file_name
 from tensorrepo.repo.typed_decoding import from_json

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ from tensorrepo.formats.model.write.near_models import near_models
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, delete_ref
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.changes.transaction import CommitTransaction, begin, tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from math import prod
@@ -19,6 +18,7 @@ from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.formats.files.models import has_made_file
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit
 from tensorrepo.repo.ids import Digest

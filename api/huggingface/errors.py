@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from tensorrepo.api.access.grants import REPOSITORY_SEGMENT
 from tensorrepo.api.errors import Problem
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, UnauthenticatedError
 
 _ENTRY: Final = rf"{REPOSITORY_SEGMENT}/{REPOSITORY_SEGMENT}"

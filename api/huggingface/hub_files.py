@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
@@ -29,6 +28,7 @@ from tensorrepo.formats.files.models import MADE, has_made_file
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.read.byte_ranges import file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.escaped_paths import escape_path, unescape_path
 from tensorrepo.repo.history.trees import Entry, diff

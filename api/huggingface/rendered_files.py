@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore
@@ -27,6 +27,7 @@ from tensorrepo.formats.exchange.tables.huggingface_parquet import (
     write_shard,
     writer_name,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.typed_decoding import from_json

@@ -8,7 +8,6 @@ does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final, get_args
 
@@ -27,6 +26,7 @@ from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.formats.common.summaries import summarized_model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,

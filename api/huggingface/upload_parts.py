@@ -17,12 +17,12 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tensorrepo.api.huggingface.proved_files import ProofHasher, keep
 from tensorrepo.repo.backends.disk import explain
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
 PART_BYTES: Final = 64 << 20

@@ -27,7 +27,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Final, Literal
@@ -51,6 +51,7 @@ from tensorrepo.api.huggingface.upload_parts import (
     part_size,
 )
 from tensorrepo.repo.backends.disk import explain
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     InvalidInputError,
     StorageError,

@@ -20,7 +20,6 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from struct import Struct
@@ -45,6 +44,7 @@ from tensorrepo.api.huggingface.xet_format import (
     read_shard,
     xorb_hash,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.cache import LimitedCache
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _LIMIT: Final = "tensorrepo.body_limit"
 MIN_BYTES_PER_SECOND: Final = 1024

@@ -7,8 +7,9 @@ waits for as long as it takes to make up for it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _MAX_BUCKETS: Final = 10_000
 

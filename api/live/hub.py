@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.live.store import LivePoints, PendingPoints, RunKey
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error
 
 POLL_SECONDS: Final = 0.5

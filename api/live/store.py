@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import (
@@ -30,6 +29,7 @@ from tensorrepo.api.database.connection import Database
 from tensorrepo.api.database.tables import live_points, live_runs
 from tensorrepo.api.database.tables import secrets as service_secrets
 from tensorrepo.formats.runs.metrics import MetricPoints, decode_points, encode_points, join_points
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, RateLimitedError
 from tensorrepo.repo.ids import Digest
 

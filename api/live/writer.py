@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +29,7 @@ from tensorrepo.formats.runs.stored_run import (
     stored_points,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import MetadataValue, read_commit
 from tensorrepo.repo.ids import Digest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,6 +12,7 @@ from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.observing.logs import ACCESS, REQUEST, redacted
 from tensorrepo.api.observing.metrics import Metrics
 from tensorrepo.api.requests import CALLER
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _LOGGER = logging.getLogger(ACCESS)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import TooLargeError
 
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"

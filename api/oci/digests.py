@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import delete, insert, select
@@ -17,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Digest
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -16,6 +15,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from tensorrepo.api.errors import Problem
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 # Which version of the protocol this is: old clients ask for it.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from tensorrepo.api.oci.errors import (
 from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
     CorruptError,

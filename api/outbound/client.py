@@ -13,7 +13,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -27,6 +26,7 @@ from tensorrepo.api.outbound.addresses import (
     parse_target,
     permitted,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, StorageError
 
 MAX_ANSWER_BYTES: Final = 1 << 20

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import RowMapping, delete, insert, select, update
@@ -20,6 +19,7 @@ from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.events.occurrences import Event
 from tensorrepo.api.outbound.client import OutboundClient
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 EVERY: Final = "*"

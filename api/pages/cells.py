@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from tensorrepo.api.content.cells import CellFile
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Bytes, Embedding, Image, Scalar, Tensor
 from tensorrepo.query.drawing.heat_map import heat_map_png, heat_map_uri
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import bounded_text, bytes_text
 
 CellKind = Literal["text", "number", "null", "image", "sound", "tensor"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
 
@@ -19,6 +18,7 @@ from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.query.drawing.commit_graph import graph_drawings
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import Commit, read_commit, walk
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff
 from tensorrepo.repo.ids import Digest

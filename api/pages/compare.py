@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import unified_diff
 from functools import partial
 from itertools import groupby, islice
@@ -23,6 +22,7 @@ from tensorrepo.api.pages.models import compare_models
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.pages.repository import ref_names, revision_at
 from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bounded_text
 

@@ -7,7 +7,7 @@ and pictures are asked for by the browser when they come into view.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -37,6 +37,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Bytes, ClassLabel, Image
 from tensorrepo.formats.images.thumbnails import small_png
 from tensorrepo.query.drawing import charts
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 router: Final = deferred_router(include_in_schema=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final, Literal
 
@@ -19,6 +18,7 @@ from tensorrepo.api.pages.repository import ref_names
 from tensorrepo.api.proposals import proposals
 from tensorrepo.api.proposals.proposals import Proposal
 from tensorrepo.repo.changes.refs import BRANCHES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.merge_requests.merging import Mergeability

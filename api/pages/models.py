@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -24,6 +23,7 @@ from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.query.drawing.architecture import draw_architecture
 from tensorrepo.query.drawing.parts import COLORS, legend
 from tensorrepo.query.drawing.treemap import Tile, treemap
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import bytes_text
 
 router: Final = deferred_router(include_in_schema=False)

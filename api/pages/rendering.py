@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.content.cards import render_card
 from tensorrepo.api.service import Service
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import age_text, bounded_text, bytes_text, counted, moment_text
 
 if TYPE_CHECKING:  # loaded beside the first answers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -19,6 +18,7 @@ from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import walk
 

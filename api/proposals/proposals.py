@@ -16,12 +16,12 @@ Authors are the callers' users; nothing that a client says names one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.commits import best_common, read_commit
 from tensorrepo.repo.history.trees import PathChange, diff

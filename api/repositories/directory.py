@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import (
@@ -29,6 +28,7 @@ from tensorrepo.api.database.connection import Database
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, erase, open_served
 from tensorrepo.api.settings import Settings
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
 
 _LOGGER = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -25,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from tensorrepo.api.routes.byte_ranges import byte_range
 from tensorrepo.api.routes.conditional import PRIVATE, matches
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Buffer
 
 BINARY: Final = "application/octet-stream"

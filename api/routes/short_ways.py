@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -34,6 +33,7 @@ from tensorrepo.api.routes.store import LONGEST_RANGE, STORE_PATH, answer_value
 from tensorrepo.api.routes.transfers import APPEND_PATH, append_entries
 from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.reading import known_value
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error
 
 _NAME: Final = EntryNameConvertor.regex

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
@@ -18,6 +17,7 @@ from tensorrepo.api.transfer.stored_values import RemoteValue, signed_address
 from tensorrepo.api.transfer.ways import afar_reached
 from tensorrepo.repo.backends.base import SignsRequests
 from tensorrepo.repo.backends.service_format import parse_way
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.threads import ordered_map
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -45,6 +45,7 @@ from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
 from tensorrepo.repo.changes.transaction import generation_of, raise_conflicts, tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
     CommitOutcomeUnknown,

@@ -15,7 +15,6 @@ import hmac
 import re
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +27,7 @@ from tensorrepo.api.transfer.stored_values import SIGNED_SECONDS, RemoteValue
 from tensorrepo.api.transfer.uploads import PartialUpload, require_writer
 from tensorrepo.repo.backends.base import Backend, SignsRequests
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 _KEY: Final = "direct-uploads"

@@ -10,13 +10,14 @@ client pinned, or on what it says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.transfer.offered_objects import OfferedWriter
 from tensorrepo.api.transfer.possession import Possession
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
@@ -18,6 +17,7 @@ from tensorrepo.api.database.connection import Database
 from tensorrepo.api.database.secret_keys import secret_key
 from tensorrepo.api.transfer.offered_objects import Offered
 from tensorrepo.api.transfer.ways import Ways
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Digest
 
 _KEY: Final = "upload-receipts"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Final, Protocol
@@ -18,6 +17,7 @@ from typing import Final, Protocol
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsRequests
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,7 @@ from tensorrepo.api.transfer.offered_objects import Offered, check_object, refus
 from tensorrepo.repo.backends.base import PART_PREFIX, KeepsParts
 from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,

@@ -25,12 +25,13 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import numpy as np
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MAX_VALUE_BYTES: Final = 1 << 20  # of all values together: what is larger is data, not code

@@ -10,11 +10,11 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.history.tree_pages import MAX_SUMMARY_BYTES
 from tensorrepo.repo.history.trees import FILE_SUMMARY, Entry

@@ -8,7 +8,6 @@ cell. Rows are followed by id, so compaction hides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,6 +18,7 @@ from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.versions.changed_cells import ColumnComparer
 from tensorrepo.formats.dataset.versions.match import NarrowedDataset, Stretches, narrow
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Digest
 

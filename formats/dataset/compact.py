@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -26,6 +25,7 @@ from tensorrepo.formats.dataset.writing.fragment_write import (
     WriteOptions,
     writer_threads,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 WORN_DELETED = 0.1  # share of a fragment's rows that are deleted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.schema.types import (
 from tensorrepo.formats.dataset.schema.values import value_of_key
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.row_diff import count_changes, paired_columns
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown

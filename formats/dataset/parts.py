@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -38,6 +37,7 @@ from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.dataset.writing.fragment_write import writer_threads
 from tensorrepo.repo.changes.gc_fence import store_again
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
     ConflictError,

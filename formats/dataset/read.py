@@ -13,7 +13,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from threading import Lock
 from typing import Any, overload
@@ -68,6 +68,7 @@ from tensorrepo.formats.dataset.schema.schema import SMALL_IMAGE, Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.images.progressive import SMALL_BANDS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,7 @@ from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.dataset.versions.merge_rows import Side
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
 from tensorrepo.formats.native.row_digests import new_lanes
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 

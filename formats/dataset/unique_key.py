@@ -9,7 +9,7 @@ key pages that can hold none of the new keys are not read: an append costs what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import ranges_where
 from tensorrepo.formats.dataset.versions.align import mix_values
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, changed_cells
 from tensorrepo.formats.native.row_digests import new_lanes
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 KEY_PROPERTY: Final = "key"

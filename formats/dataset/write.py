@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.writing.fragment_write import (
     WriteOptions,
     writer_threads,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink

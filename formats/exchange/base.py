@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from tensorrepo.formats.common.damage import damage, refusals, sentence, together
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     as_type,
 )
 from tensorrepo.formats.exchange.base import FormatOption, OpenedSource, parse_names
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 Made = TypeVar("Made")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -17,6 +16,7 @@ import msgspec
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.json import decode_json
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 PIECE_BYTES = 4 << 20
 MAX_TEXT_BYTES = 256 << 20  # of one text: masks of large pictures take megabytes

@@ -18,7 +18,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ from tensorrepo.repo.backends.remote import (
     find_place,
     open_store,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,

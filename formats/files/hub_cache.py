@@ -15,13 +15,13 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tensorrepo.formats.files.models import ModelFolder
 from tensorrepo.formats.model.read.byte_ranges import ProvedFrames
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, StorageError
 from tensorrepo.repo.objects.cache import partial_name
 

@@ -6,7 +6,6 @@ Paths come of the light columns, sizes of the row tables of pages: no image is r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from tensorrepo.formats.exchange.images.folder import ImageColumns, image_column
 from tensorrepo.formats.exchange.images.walk import CLASSES_FILE
 from tensorrepo.formats.files.base import PathIndex
 from tensorrepo.formats.images.headers import SUFFIXES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 MOST_PATH_BYTES: Final = 512 << 20  # of paths that are held in memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +13,7 @@ from tensorrepo.formats.files.base import PathIndex
 from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from xxhash import xxh3_128
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.cache import MARKER, claim, is_partial, partial_name

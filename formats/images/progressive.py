@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from struct import Struct, error
 from typing import Final, NamedTuple
@@ -37,6 +37,7 @@ from tensorrepo.formats.native.jpeg_entropy import (
     Scan,
     ScanComponent,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 BANDS: Final = 4

@@ -15,7 +15,7 @@ the whole tensors are read, in order and in bounded memory, and named as if each
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from math import fsum, sqrt
 from typing import Any
 
@@ -35,6 +35,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
 from tensorrepo.formats.model.layout.number_values import numbers
 from tensorrepo.formats.model.read.loading import LoadableTensor
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown

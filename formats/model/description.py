@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprin
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.state.lossy import approximation_of
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 SHOWN_OPERATIONS = 8

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -41,6 +40,7 @@ from tensorrepo.formats.model.write.shards import (
     shard_name,
 )
 from tensorrepo.repo.changes.gc_fence import store_again
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
     CorruptError,

@@ -7,13 +7,13 @@ files that are given back by their SHA-256. Memory is bounded, and one fault doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.tables import RecordTable, Shown
 

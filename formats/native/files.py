@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
 from tensorrepo.formats.native.extensions import kernels
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 CODECS = ("", "png", "jpeg", "gif", "bmp", "tiff", "webp")
 RECORD = np.dtype(

@@ -13,13 +13,14 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 BLOCK: Final = 64  # coefficients of a block, in zigzag order
 COUNTS: Final = 16  # a table: numbers of codes by length, then up to 256 values

@@ -17,7 +17,7 @@ import math
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
 from tensorrepo.formats.runs.run_record import MAX_METRICS, Metric, MetricPoint, check_metric_name
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.tables import RecordTable, Shown, moment_text

@@ -16,7 +16,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.formats.model.write.model_source import FileContent, content_of
@@ -24,6 +23,7 @@ from tensorrepo.formats.runs.file_names import file_name, tree_path
 from tensorrepo.formats.runs.run_record import RUNS, check_run_name
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import begin_beside, commit_beside
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import (

@@ -9,7 +9,7 @@ came, and no longer lie in the run beside the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -30,6 +30,7 @@ from tensorrepo.formats.runs.run_files import (
     edit_files,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +42,7 @@ from tensorrepo.formats.runs.run_record import (
 from tensorrepo.formats.runs.run_tags import tags_of
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import LandedCommit, begin_beside, commit_beside
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import MetadataValue, read_commit
 from tensorrepo.repo.history.trees import Entry

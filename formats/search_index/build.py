@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import isqrt
 from pathlib import Path
@@ -53,6 +53,7 @@ from tensorrepo.formats.search_index.stored_index import (
     StoredIndex,
 )
 from tensorrepo.formats.search_index.tuning import tuned
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 

@@ -10,7 +10,6 @@ where it leaves too few for that, they are all compared instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from tensorrepo.formats.search_index.lance_segment import nearest_places
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer, IndexScope, OpenedIndex
 from tensorrepo.formats.search_index.stored_index import IndexSegment
 from tensorrepo.formats.search_index.tuning import REFINE
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 EXACT_BYTES: Final = 4 << 20  # of vectors, that are compared faster than an index is asked
 MOST_SHARE: Final = 0.1  # of the rows as candidates: beyond, all are compared as fast

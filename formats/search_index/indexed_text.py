@@ -8,7 +8,6 @@ texts by that are read, counted and scored as `text_search` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from tensorrepo.formats.dataset.searching.top_rows import TopRows, checked_k
 from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.search_index.lance_segment import places_having
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer, IndexScope, OpenedIndex
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 READ_ROWS: Final = 64  # beside twice as many as are wanted, whose texts are read and counted
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -54,6 +53,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 )
 from tensorrepo.formats.search_index.opened_index import OpenedIndex
 from tensorrepo.formats.search_index.sorted_values import KeySide, SortedSegment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 LEAST_ROWS: Final = 1 << 16  # of a dataset: fewer are scanned before an index has been opened
 MOST_SHARE: Final = 0.1  # of the rows, that an index is asked for: beyond, a scan takes less

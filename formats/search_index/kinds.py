@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from tensorrepo.formats.common.arguments import chosen, whole
@@ -13,6 +12,7 @@ from tensorrepo.formats.dataset.searching.nearest import METRICS, check_vectors
 from tensorrepo.formats.dataset.searching.text_search import check_text
 from tensorrepo.formats.dataset.selecting.pruning import has_bounds
 from tensorrepo.formats.search_index.sorted_values import check_sortable
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 Family: TypeAlias = Literal["vectors", "words", "values"]

@@ -10,7 +10,6 @@ segment.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.match import RowRanges, Stretches, match_rows
 from tensorrepo.formats.dataset.versions.row_diff import updated_rows
 from tensorrepo.formats.search_index.stored_index import StoredIndex, segment_table
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 _NOTHING: Ints = np.zeros(0, np.int64)

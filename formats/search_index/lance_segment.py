@@ -12,7 +12,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -28,6 +27,7 @@ from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.exchange.child_search import COLUMN
 from tensorrepo.formats.search_index.segment_files import IndexFolders, files_below, store_files
 from tensorrepo.formats.search_index.stored_index import IndexFile, IndexSegment
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 

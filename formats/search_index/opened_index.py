@@ -6,7 +6,7 @@ OpenedIndexes.of(index, dataset) -> OpenedIndex -> nearest_by_index, texts_by_in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from tensorrepo.formats.search_index.lance_segment import SegmentReaders
 from tensorrepo.formats.search_index.segment_files import IndexFolders
 from tensorrepo.formats.search_index.sorted_values import KeyBlock, SortedSegment
 from tensorrepo.formats.search_index.stored_index import LENGTHS, IndexSegment, StoredIndex
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import LimitedCache

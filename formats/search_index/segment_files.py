@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -27,6 +27,7 @@ from tensorrepo.formats.search_index.stored_index import (
     IndexSegment,
     StoredIndex,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import claim

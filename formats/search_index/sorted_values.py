@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -30,6 +29,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.values import BinaryValues, ColumnValues, FixedValues
 from tensorrepo.formats.dataset.selecting.pruning import has_bounds, has_text_bounds
 from tensorrepo.formats.search_index.stored_index import IndexFile, IndexSegment
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource

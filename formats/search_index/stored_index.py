@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Any, Final
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.summaries import index_summary
 from tensorrepo.formats.dataset.metadata.row_ids import RUN, RowIdTable, ids_of_runs
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes

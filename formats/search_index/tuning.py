@@ -7,7 +7,7 @@ more is looked at until it gives nearly all of them. What was found is kept with
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.searching.top_rows import Ranked
 from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.search_index.lance_segment import nearest_places
 from tensorrepo.formats.search_index.stored_index import IndexSegment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 QUERIES: Final = 64
 NEIGHBOURS: Final = 10

@@ -19,7 +19,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,6 +37,7 @@ from sqlalchemy.pool import StaticPool
 from tensorrepo.formats.common.arguments import without_password
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import POSTGRESQL, SQLITE
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from sqlalchemy import Connection, select, text
 from tensorrepo.formats.common import compute as pc
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.loader import chunks
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 # What decides over the rows of each table: a column, and the set that its value must be in. A table
 # that is not here has no rows.

@@ -8,7 +8,6 @@ needs no arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tensorrepo.formats.common.arguments import counted, grown_text
@@ -16,6 +15,7 @@ from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.query.compare.entry_change import EntryChange, mark_of, shortened
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import PathChange, diff
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, printable

@@ -7,7 +7,6 @@ or went (``-``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -38,6 +37,7 @@ from tensorrepo.formats.views import diff_views, open_view
 from tensorrepo.query.compare.descriptions import describe_entry
 from tensorrepo.query.compare.entry_change import EntryChange, mark_of
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.history.trees import Entry, PathChange
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted
@@ -19,6 +19,7 @@ from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_
 from tensorrepo.formats.search_index.kinds import BTREE
 from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index
 from tensorrepo.formats.views import open_view
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource

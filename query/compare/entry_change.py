@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.tables import RecordTable, Shown
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -44,6 +43,7 @@ from tensorrepo.query.dql.statements import (
 )
 from tensorrepo.query.sync.loader import chunks
 from tensorrepo.repo.changes.moments import parse_moment
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 

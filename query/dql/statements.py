@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 Plain: TypeAlias = str | int | float | bool | None  # a literal
 Setting: TypeAlias = Plain | tuple[int, ...]

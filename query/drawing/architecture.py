@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
 from tensorrepo.formats.model.graph.graph import INPUT, Graph, GraphNode, module_of
 from tensorrepo.query.drawing.layered import LayeredLayout, Point, layered
 from tensorrepo.query.drawing.parts import text
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 MOST_BOXES: Final = 60
 MOST_NODES: Final = 50_000  # of a graph that is drawn

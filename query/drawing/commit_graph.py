@@ -10,10 +10,10 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.query.drawing.parts import COLORS
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 COMMIT: Final = "*"
 # (up, down, left, right): the box that has these arms

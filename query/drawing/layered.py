@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 ORDER_SWEEPS: Final = 8
 PLACE_SWEEPS: Final = 6

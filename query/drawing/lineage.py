@@ -7,7 +7,6 @@ the colors around them. PNG is drawn from the same layout by matplotlib, of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.query.drawing.layered import LayeredLayout, Point, layered
 from tensorrepo.query.lineage import LineageNode, LineageStep
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bounded_text, printable
 

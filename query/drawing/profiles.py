@@ -7,7 +7,6 @@ so that only some pages are fetched. A profile says how many rows it tells of.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Tensor,
     Text,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import Thumbnail
 
 READ_BYTES: Final = 8 << 20  # of a column, decoded

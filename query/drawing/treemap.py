@@ -7,10 +7,10 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.query.drawing.parts import COLORS, text
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 WIDTH: Final = 1000
 HEIGHT: Final = 440

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +46,7 @@ from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
 from tensorrepo.query.catalog.visibility import Visible
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.query.sync.loader import chunks
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.threads import ordered_map
 
 FETCHED_ROWS = 1 << 13

@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +21,7 @@ from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of, quoted, te
 from tensorrepo.query.sql.pushdown import Scanned, ScannedTable, StoppedError, as_arrow_dataset
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.sql.search_calls import FUNCTIONS, AnswersCalls, answer_calls, find_calls
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.suggest import did_you_mean, there_are
 

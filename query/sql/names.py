@@ -7,8 +7,7 @@ DuckDB, which may know it as a column, an alias or a function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST_PARTS = 2  # of the name of a table: its space, and what it is called there

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from threading import Event
 from typing import Any, Final, Protocol, TypeAlias
@@ -42,6 +42,7 @@ from tensorrepo.formats.dataset.selecting.expression import expression_tree, fie
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.sql_condition import class_number_columns
 from tensorrepo.query.sql.columns import sql_array, sql_field
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.threads import ordered_map
 
 # Gives physical rows, ascending, outside of which a condition is true for none; None: a scan has to

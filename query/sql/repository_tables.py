@@ -7,7 +7,7 @@ other commit as ``"fashion@v1"``; and the tables of the catalog, as ``catalog.mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable, Scanned, Scanned
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Revision, split_at
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind

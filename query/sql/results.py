@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.query.sql.pushdown import Scanned
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import RecordTable, printable
 

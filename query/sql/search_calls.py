@@ -10,12 +10,12 @@ of a table that holds its answer. What a query says besides is left as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from tensorrepo.query.sql.names import as_utf8, quoted
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 FUNCTIONS: Final = {

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +33,7 @@ from tensorrepo.query.sync.contents import CONTENTS, Contents
 from tensorrepo.query.sync.loader import Loader, TableRows, as_json, chunks, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, RepositoryRewound
 from tensorrepo.repo.history.commits import Commit, as_known, decode_commit, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges

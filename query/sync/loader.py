@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,7 @@ from tensorrepo.query.catalog.tables import (
     POSTGRESQL,
     shown,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 # A row is its values in the order of the table's columns.
 TableRow: TypeAlias = tuple[Any, ...]

@@ -17,7 +17,6 @@ import socket
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -39,6 +38,7 @@ from tensorrepo.query.untrusted.pipe import (
     packed_filter,
     unpacked,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG

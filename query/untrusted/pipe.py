@@ -18,7 +18,6 @@ import select
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from struct import Struct
 from typing import Annotated, Any, TypeAlias
 
@@ -34,6 +33,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     Literal,
     stored_tree,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.typed_decoding import from_plain
 

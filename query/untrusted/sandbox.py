@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from threading import TIMEOUT_MAX, Lock, Timer
 from time import monotonic
 from typing import Any, Final
@@ -53,6 +53,7 @@ from tensorrepo.query.untrusted.pipe import (
     said_in,
     unpacked,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import printable
 

@@ -16,13 +16,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.backends.small_files import SmallFiles
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import Flights

@@ -15,12 +15,12 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, UnsupportedError
 
 # botocore renews what has less than 10 minutes left, or says that it cannot. So what it gives now

@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
@@ -22,6 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tensorrepo.repo.backends.service_format import MOST_ADDRESSES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.cache import LimitedCache
 
 _EARLY_SECONDS: Final = 60.0  # an address is left before it expires

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 _LOCAL = re.compile(

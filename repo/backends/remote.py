@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, NoReturn, TypeVar
@@ -43,6 +43,7 @@ from tensorrepo.repo.backends.base import (
 )
 from tensorrepo.repo.backends.credentials import ADVICE, LoginChain, find_chain
 from tensorrepo.repo.backends.urls import SCHEMES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,

@@ -21,12 +21,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from tensorrepo.repo.backends.postgres_connection import Question, Rows, ServerConnection
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,

@@ -8,10 +8,10 @@ metadata is walked once more, an object once, so this is done only where somethi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.repo.changes.gc_marks import ObjectTable
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry, iterate

@@ -7,12 +7,13 @@ says what an entry reaches (`reach`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, Final
 
 from tensorrepo.repo.changes.reach import Reach, Root
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit, walk
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, PathChange, diff

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import rules_of
 from tensorrepo.repo.changes.shallow import end_history
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor, walk
 from tensorrepo.repo.ids import Digest

@@ -21,7 +21,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -40,6 +40,7 @@ from tensorrepo.repo.changes.leases import MOST_CLOSED
 from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import retention_seconds
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitOutcomeUnknown, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended

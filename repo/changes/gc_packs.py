@@ -20,7 +20,6 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -40,6 +39,7 @@ from tensorrepo.repo.changes.gc_collect import (
 )
 from tensorrepo.repo.changes.gc_marks import PACKED, READING_THREADS, SOME, ObjectTable
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from tensorrepo.repo.changes.disk_usage import entry_roots, versions
@@ -27,6 +27,7 @@ from tensorrepo.repo.changes.owner_usage import (
 )
 from tensorrepo.repo.changes.reach import Root
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import is_ancestor, read_commit, walk
 from tensorrepo.repo.history.trees import Entry, diff
 from tensorrepo.repo.ids import Digest

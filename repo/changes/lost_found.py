@@ -10,11 +10,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError
 from tensorrepo.repo.history.commits import MAX_COMMIT_BYTES, Commit, read_commit
 from tensorrepo.repo.ids import Digest

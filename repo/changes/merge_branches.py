@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ from tensorrepo.repo.changes.transaction import (
     raise_conflicts,
     tree_of,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit, is_ancestor, read_commit
 from tensorrepo.repo.history.merge_trees import (

@@ -7,7 +7,6 @@ its path. What goes with an owner is what no other owner, dropped ref, lease or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from tensorrepo.repo.changes.disk_usage import entry_roots, versions
 from tensorrepo.repo.changes.gc_collect import log_roots
 from tensorrepo.repo.changes.reach import Reach, Root
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry

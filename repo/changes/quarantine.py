@@ -6,10 +6,10 @@ can be looked at. They lie under the key that they had, with a digest of themsel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, StorageError
 from tensorrepo.repo.ids import streamed_digest
 

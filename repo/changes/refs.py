@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -22,6 +22,7 @@ from tensorrepo.repo.changes.tag_signatures import (
     signature_text,
     travelling,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.signatures import UNSIGNED, Signatory
 from tensorrepo.repo.ids import Digest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +18,7 @@ from tensorrepo.repo.backends.base import AppendsEntries, Backend, Guarantee, Te
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.sql_log import RESTORED, SqlLogBackend
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,

@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref, places
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest

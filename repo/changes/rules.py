@@ -17,9 +17,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final, Protocol
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.commits import is_ancestor, walk
 from tensorrepo.repo.history.signatures import SshSigner, commit_signatory, key_text

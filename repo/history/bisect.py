@@ -8,8 +8,8 @@ the lesser of both parts is the largest, in histories with merges as in straight
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.commits import best_common, is_ancestor, walk
 from tensorrepo.repo.ids import Digest

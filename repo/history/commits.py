@@ -15,7 +15,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import islice
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.tree_pages import MAX_ROOT_BYTES
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_links

@@ -11,12 +11,12 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, MissingObjectsError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, changed_paths, read_commit, write_commit
 from tensorrepo.repo.history.merge_trees import Conflict, Drivers, MergeContext, merge_trees

@@ -14,10 +14,11 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any, Protocol
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError
 from tensorrepo.repo.history.commits import best_common, end_of_history, read_commit
 from tensorrepo.repo.history.trees import (

@@ -18,11 +18,11 @@ import binascii
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Literal
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import Commit, signed_bytes
 

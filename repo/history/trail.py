@@ -6,8 +6,7 @@ the other, whatever was merged on the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired
 from tensorrepo.repo.history.commits import is_ancestor, read_commit
 from tensorrepo.repo.ids import Digest

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -23,6 +22,7 @@ import msgspec
 
 from tensorrepo.repo.backends.base import AppendsEntries, ComposesCommits, Guarantee, Landing
 from tensorrepo.repo.backends.sql_log import SqlLogBackend, is_near
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,

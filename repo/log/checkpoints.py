@@ -11,10 +11,10 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeGuard
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Digest, state_digest
 from tensorrepo.repo.log.log_slots import (

@@ -15,9 +15,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, RepositoryRewound, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, record_digest, state_digest
 from tensorrepo.repo.log.checkpoints import decode_hint, load_base

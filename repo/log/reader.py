@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -37,6 +37,7 @@ from tensorrepo.repo.backends.base import (
     TellsTail,
     ToldState,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.apply import Folding

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import is_txn

@@ -22,13 +22,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
 from typing import Final
 
 import zstandard
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tensorrepo.repo.ids import (
     Buffer,

@@ -19,7 +19,6 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.disk import TEMPORARY
 from tensorrepo.repo.backends.sql_connections import SQLITE, WriterTurn
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import PermissionDenied, StorageError
 
 LOCK_NAME: Final = "append-queue"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tensorrepo.repo.changes.refs import refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin, tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.history.trees import file_entry, update

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tensorrepo.repo.changes.merge_branches import forward, merge
@@ -18,6 +18,7 @@ from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import CheckRun, ClientPolicy, rules_of
 from tensorrepo.repo.changes.transaction import begin, generation_of, tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.history.merge_trees import (

@@ -8,9 +8,9 @@ is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
 from tensorrepo.repo.objects.cache import LimitedCache

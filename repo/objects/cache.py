@@ -33,7 +33,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from struct import Struct
@@ -43,6 +42,7 @@ from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar
 import xxhash
 from xxhash import xxh3_64_intdigest
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
 

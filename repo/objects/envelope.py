@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from operator import attrgetter
 from struct import Struct
@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 import zstandard
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import (
     DIGEST_BYTES,

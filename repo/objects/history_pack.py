@@ -20,12 +20,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
 import zstandard
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.cache import LimitedCache

@@ -20,7 +20,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from operator import index
 from typing import Any, ClassVar, Final
@@ -31,6 +31,7 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.refs import Move, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin_beside
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,

@@ -18,7 +18,6 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from threading import Lock
@@ -30,6 +29,7 @@ from msgspec import Meta
 
 from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.changes.refs import TAGS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, streamed_digest

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Event, Lock
 
 from tensorrepo.repo.backends.base import KeepsParts
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import (

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from msgspec import structs
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit, walk
 from tensorrepo.repo.ids import Buffer, Digest

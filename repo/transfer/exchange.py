@@ -7,10 +7,11 @@ refs of the other side and what is known of them here. Each is one record at the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest

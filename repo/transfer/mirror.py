@@ -11,7 +11,6 @@ not copied. Nothing is deleted in a mirror but what the origin purged: what it c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -20,6 +19,7 @@ from tensorrepo.repo.changes.repository import (
     RepositoryCore,
     mark_copy,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.checkpoints import decode_hint

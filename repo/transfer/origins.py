@@ -7,13 +7,13 @@ entry that went somewhere: ``promoted/<repository>/<path>``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _SLICE_SECONDS: Final = 0.1
 

@@ -16,7 +16,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.refs import tag_signatures
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.shallow import end_entry
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
     NotFoundError,

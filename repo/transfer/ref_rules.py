@@ -13,11 +13,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref
 from tensorrepo.repo.changes.tag_signatures import states
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest

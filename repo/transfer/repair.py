@@ -9,7 +9,6 @@ quarantine before others take their place. Nothing that verifies is ever touched
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tensorrepo.repo.changes.gc_marks import StoredRow
 from tensorrepo.repo.changes.object_content import read_incarnation
 from tensorrepo.repo.changes.quarantine import QuarantinedBytes, quarantine
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,

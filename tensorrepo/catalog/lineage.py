@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -54,6 +54,7 @@ from tensorrepo.query.drawing.lineage import Drawing, draw_steps
 from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.query.sql.repository_tables import SELF
 from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.suggest import did_you_mean

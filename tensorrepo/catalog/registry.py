@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, counted, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.registry.cards import (

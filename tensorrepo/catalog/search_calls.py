@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tensorrepo.context import Context
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, narrowed
 from tensorrepo.query.sql.pushdown import NUMBER, ROW_ID, DatasetTable, Scanned
 from tensorrepo.repo.changes.revisions import split_at
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 

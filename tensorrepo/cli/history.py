@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -27,6 +26,7 @@ from tensorrepo.query.drawing.commit_graph import ASCII, graph_lines
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
 from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.history.signatures import commit_signatory

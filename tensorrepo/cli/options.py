@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from inspect import Parameter
 from itertools import islice
@@ -25,6 +25,7 @@ from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import base_name, split_path
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import iterate
 from tensorrepo.repo.registry.versions import registered

@@ -7,7 +7,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from tensorrepo.api import server
+from tensorrepo.api import (
+    deferred_models,  # noqa: F401 - before FastAPI is imported: what it says of that
+    server,
+)
 from tensorrepo.api.access.grants import check_repository_name
 from tensorrepo.api.app import create_app
 from tensorrepo.api.backup import BackupReport, back_up, restore

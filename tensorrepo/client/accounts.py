@@ -6,11 +6,11 @@ Most of it is for who runs the service, grants of a repository are for its admin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from tensorrepo.client.answers import GrantAnswer, GroupAnswer, MeAnswer, UserAnswer
 from tensorrepo.client.connection import Connection, one_segment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 HolderKind = Literal["user", "group"]
 Action = Literal["read", "write", "admin"]

@@ -10,7 +10,6 @@ Synchronous. For data, `tensorrepo.open("https://host/team/nets")` opens the rep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Self
 
 from tensorrepo.client.accounts import AccountsClient, GrantsClient
@@ -23,6 +22,7 @@ from tensorrepo.client.registry import RegistryClient
 from tensorrepo.client.runs import RunsClient
 from tensorrepo.client.webhooks import WebhooksClient
 from tensorrepo.credentials import server_url, stored_token
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.this_machine import machine
 
 

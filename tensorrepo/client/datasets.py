@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from tensorrepo.client.answers import RowPageAnswer
 from tensorrepo.client.connection import Connection, segment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 if TYPE_CHECKING:
     import httpx

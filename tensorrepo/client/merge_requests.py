@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from tensorrepo.client.answers import (
@@ -13,6 +12,7 @@ from tensorrepo.client.answers import (
     RequestSummaryAnswer,
 )
 from tensorrepo.client.connection import Connection, one_segment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 Verdict = Literal["approve", "reject"]
 CheckState = Literal["pending", "passed", "failed"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from tensorrepo.client.answers import FileAnswer, ModelAnswer, ModelDetailsAnswe
 from tensorrepo.client.connection import Connection, one_segment, segment
 from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 _PIECE_BYTES: Final = 1 << 20

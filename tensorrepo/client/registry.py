@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tensorrepo.client.answers import AliasMoveAnswer, RegisteredModelAnswer, VersionAnswer
 from tensorrepo.client.connection import Connection, one_segment, segment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 Labels = Mapping[str, str | None]
 

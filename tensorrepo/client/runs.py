@@ -12,12 +12,12 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from tensorrepo.client.answers import RunAnswer, RunDetailsAnswer, SeriesAnswer
 from tensorrepo.client.connection import Connection, one_segment
 from tensorrepo.formats.runs.run_record import check_metric_name, check_run_name
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, StorageError
 
 SEND_SECONDS: Final = 1.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from tensorrepo.client.answers import DeliveryAnswer, WebhookAnswer
 from tensorrepo.client.connection import Connection, one_segment
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ where the dataset had another name, the commit that renamed it is the first one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.schema.json_values import named_class, value_jso
 from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.formats.purged import refuse_purged_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup

@@ -10,7 +10,7 @@ maps columns to one value each. Which of them a mapping is, the types of the col
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, Self
@@ -48,6 +48,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.objects.columns import image_file_of, image_files, image_groups
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink

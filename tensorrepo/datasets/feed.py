@@ -8,7 +8,7 @@ compared by their ids; where they moved in compaction is no change. Memory is bo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.versions.match import emptied
 from tensorrepo.formats.dataset.versions.row_diff import RowChanges, row_changes
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trail import Trail, trail
 from tensorrepo.repo.ids import Digest

@@ -6,7 +6,7 @@ Rows are found when the question is asked; their columns are read when they are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.streaming.checks import column_names
 from tensorrepo.formats.search_index.indexed_nearest import nearest_by_index
 from tensorrepo.formats.search_index.indexed_text import texts_by_index
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.verbs.indexes import IndexSearch

@@ -11,11 +11,11 @@ A commit stands behind ``@``: a branch, a tag or a digest, whose ``/`` is writte
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 PROTOCOL: Final = "tensorrepo"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -18,6 +17,7 @@ from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.exchange.checkpoints.snapshot import SUFFIXES
 from tensorrepo.formats.exchange.registry import read
 from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.transaction import Transaction

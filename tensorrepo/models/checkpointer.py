@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isnan
 from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
@@ -56,6 +56,7 @@ from tensorrepo.repo.changes.transaction import (
     begin_beside,
     commit_beside,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +38,7 @@ from tensorrepo.formats.model.read.selection import BasicIndex
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.formats.model.verification import VerificationReport, verify_model
 from tensorrepo.formats.purged import refuse_purged_parts
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind

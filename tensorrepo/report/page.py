@@ -8,7 +8,6 @@ limit, and says what it left out. It is written piece by piece beside its place,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
@@ -19,6 +18,7 @@ from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.query.drawing.parts import text
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.report import sections
 
 LEAST_LIMIT: Final = 64 << 10

@@ -10,10 +10,10 @@ Each is a folder that all processes of this user share; nothing in them is neede
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tensorrepo.connect import Machine
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import CacheUse, DiskCache, PageDiskCache, Trimmed
 

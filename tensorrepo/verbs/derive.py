@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema,
 from tensorrepo.formats.dataset.schema.types import TypeLike, as_type
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES
 from tensorrepo.repo.changes.transaction import CommitTransaction
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.append import append

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -41,6 +40,7 @@ from tensorrepo.query.dql.statements import (
     Slice,
     Statement,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tensorrepo.repo.tables import Cell, RecordList, RecordTable, moment_text

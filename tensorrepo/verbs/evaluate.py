@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED as FIRST
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import product
 from math import isfinite
 from multiprocessing import get_context
@@ -46,6 +46,7 @@ from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.dql.grammar import parse_keep
 from tensorrepo.query.dql.selection import keeps
 from tensorrepo.query.dql.statements import Among, And, Best, Compare, Condition, Not, Or
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.suggest import did_you_mean

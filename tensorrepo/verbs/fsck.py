@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -40,6 +39,7 @@ from tensorrepo.repo.changes.fsck import (
 )
 from tensorrepo.repo.changes.quarantine import QUARANTINE
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +34,7 @@ from tensorrepo.formats.search_index.paths import VALUES, index_folder
 from tensorrepo.formats.search_index.segment_files import IndexFolders
 from tensorrepo.formats.search_index.stored_index import open_index, write_index
 from tensorrepo.query.sql.repository_tables import Used
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.repo.changes.leases import open_lease
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.objects.envelope import ObjectLink

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -24,6 +23,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.purged import telling_purged
 from tensorrepo.formats.views import open_rows, open_view
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource

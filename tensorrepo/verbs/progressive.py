@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import ceil, inf, isnan
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from tensorrepo.formats.model.read.refinement import FIRST_PLANES, RefinedModel
 from tensorrepo.formats.runs.run_record import FINISHED
 from tensorrepo.intervals import Interval
 from tensorrepo.models.model import Model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.runs.record import find_record
 from tensorrepo.runs.run import Run

@@ -8,7 +8,6 @@ history is asked, and whoever leads to what is reached is reached itself, until 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from tensorrepo.formats.runs.run_record import decode_run
 from tensorrepo.formats.views import open_view
 from tensorrepo.repo.changes.purge import HeldEntry
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import PurgedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, get_args
 
@@ -39,6 +38,7 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, 
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource, SourceObject
 from tensorrepo.formats.exchange.remote import RemotePlace
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource

@@ -7,7 +7,6 @@ changed meanwhile stays. Which rows the source had is kept as a dataset that lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted, first_names
@@ -28,6 +27,7 @@ from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_datas
 from tensorrepo.formats.dataset.unique_key import check_declared_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.merge_trees import Conflict
 from tensorrepo.repo.ids import Digest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tensorrepo.repo.changes.merge_branches import MergeOutcome
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, resolve
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
     Error,

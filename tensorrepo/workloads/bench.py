@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.tables import bytes_text
 from tensorrepo.sdk import init
 from tensorrepo.workloads import system_cache

@@ -7,7 +7,6 @@ are stored as they are, so that what is read is what the workload asks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.types import Bytes, ColumnType, Scalar, Tensor
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bytes_text
 from tensorrepo.sdk import init, open_repository

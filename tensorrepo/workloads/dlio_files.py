@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -21,6 +20,7 @@ import msgspec
 import yaml
 
 from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.typed_decoding import from_json
 

@@ -13,7 +13,6 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from tensorrepo.connect import Machine
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.urls import SCHEMES, scheme_of
 from tensorrepo.repo.changes.repository import IDENTITY_KEY
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, StorageError, UnsupportedError
 from tensorrepo.repo.tables import bytes_text
 from tensorrepo.repo.threads import ordered_map

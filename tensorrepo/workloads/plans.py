@@ -6,9 +6,9 @@ being the published workload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bytes_text
 from tensorrepo.workloads.data import DataShape, shape_within

@@ -8,10 +8,10 @@ language model that reads data: those are DLIO's alone, which names no accelerat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 _MLPERF = "MLPerf Storage v2.0 (mlcommons/storage, commit caa90c9)"

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import Any, Final, Self
@@ -25,6 +24,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from tensorrepo.formats.dataset.streaming.collate.process import WorkFailed, as_error
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
 
 _ALIVE_SECONDS: Final = 1.0  # how often a rank looks whether its parent is there

@@ -16,10 +16,10 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Final
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.workloads.accelerators import EpochTimes
 
 MIB: Final = 1 << 20

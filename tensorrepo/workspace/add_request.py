@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from tensorrepo.formats.common.provenance import (
 from tensorrepo.formats.dataset.schema.lenient import Misfit, OnMisfit
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.remote import RemoteSource
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.verbs.provenance import named_edge, relation_to

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from tensorrepo.formats.search_index.build import IndexReport
 from tensorrepo.formats.views import StoredView, open_view
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_files
@@ -17,6 +16,7 @@ from tensorrepo.repo.backends.mounts import Mount, mount_of
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.fsck import ObjectTotals
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint

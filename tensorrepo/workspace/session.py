@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
 from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
@@ -28,6 +28,7 @@ from tensorrepo.repo.changes.transaction import (
     entry_digests,
     tree_of,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,

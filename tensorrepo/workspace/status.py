@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.repo.changes.revisions import Head
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import ahead_behind, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.rewind_guard import Pending, Unresolved

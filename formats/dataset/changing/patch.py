@@ -7,7 +7,7 @@ coerced as appended rows are; what equals the value that a row has is not writte
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -41,6 +41,7 @@ from tensorrepo.formats.dataset.writing.column_write import (
     Editing,
     page_filler,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 # The values of a column for rows of a dataset, given their physical numbers and which of the values

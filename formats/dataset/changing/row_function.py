@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 from tensorrepo.formats.dataset.schema.types import Scalar, Text
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.versions.match import RowRanges
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.threads import OrderedMap
 

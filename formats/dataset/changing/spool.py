@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_a
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.row_keys import key_array
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

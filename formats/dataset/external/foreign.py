@@ -17,7 +17,6 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from threading import Lock
 from typing import Any
@@ -44,6 +43,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_to_json,
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.cache import LimitedCache

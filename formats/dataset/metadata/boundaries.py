@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex, jo
 from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
 

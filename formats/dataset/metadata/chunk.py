@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -40,6 +39,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS
 from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.formats.images.progressive import BANDS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 

@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import Image
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.typed_decoding import from_msgpack

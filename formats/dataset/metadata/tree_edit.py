@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, known_entries, put_root, tallies
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import default_range
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 Groups = tuple[tuple[str, ...], ...]

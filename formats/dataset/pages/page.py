@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, Literal
@@ -45,6 +45,7 @@ from tensorrepo.formats.dataset.schema.values import (
     range_of,
 )
 from tensorrepo.formats.native.row_sums import BEST
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 

@@ -17,7 +17,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.schema.values import (
     TiledValues,
     offsets_of,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 PAGE_BYTES = 1 << 20
 SMALL_PAGE_BYTES = 256 << 10

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -47,6 +46,7 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     valid_rows,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, content_tag
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES

@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from operator import index as as_index
@@ -32,6 +31,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.formats.dataset.schema.values import TiledValues, valid_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import content_tag
 

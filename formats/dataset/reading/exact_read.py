@@ -14,7 +14,6 @@ by its tag.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     offsets_of,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ranges import GAP_BYTES
 

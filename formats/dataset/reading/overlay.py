@@ -7,7 +7,6 @@ once; `overlay` replaces rows by values that were set later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     valid_rows,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 ALONE_BYTES = 16 << 10  # fixed rows from here on are copied one by one: no batch of them in between
 ALONE_ELEMENTS = 256  # the others too, from here on: faster than one index per element

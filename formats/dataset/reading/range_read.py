@@ -7,12 +7,12 @@ between them. The bytes are NOT verified here: the caller holds the sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.pages.tile_io import ByteRange
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES, join_ranges, split_range

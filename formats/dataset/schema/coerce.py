@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from math import isfinite, isnan
@@ -75,6 +75,7 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.images.encode import ACCEPTED, encode_image
 from tensorrepo.formats.images.headers import ImageHeader
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 

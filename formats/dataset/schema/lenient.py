@@ -7,7 +7,7 @@ A batch whose columns are wrong is refused all the same: none of its rows would 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, cast
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.schema.coerce import coerce_batch
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 OnMisfit = Literal["raise", "skip", "null"]

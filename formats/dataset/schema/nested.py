@@ -10,7 +10,6 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.arrow_forms import fixed_lists
 from tensorrepo.formats.dataset.schema.values import BinaryValues, gather_ranges, offsets_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 Bytes8 = NDArray[np.uint8]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -61,6 +61,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_from_json,
     type_to_json,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown

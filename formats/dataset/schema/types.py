@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from typing import Any, Literal, get_args
@@ -25,6 +24,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.dtypes import DTypeLike, dtype_name, element_dtype
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.typed_decoding import from_json, from_plain
 

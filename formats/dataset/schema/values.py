@@ -18,7 +18,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from struct import pack, unpack
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, Ints, element_dtype, is_float, is_small_float
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final, TypeAlias
 
@@ -28,6 +27,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Embedding, Storage, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.searching.top_rows import Ranked, TopRows, checked_k
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 Floats: TypeAlias = "NDArray[Any]"  # float32 or float64

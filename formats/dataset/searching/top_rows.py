@@ -6,13 +6,12 @@ were cut into pieces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 ANSWER_ROWS = 1 << 22  # 64 MiB of keys and numbers

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

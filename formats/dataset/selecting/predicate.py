@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, NoReturn
@@ -30,6 +29,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
 )
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST_TEXT: Final = 2_000  # characters of a condition that is kept for people

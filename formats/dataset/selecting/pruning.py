@@ -14,7 +14,6 @@ from __future__ import annotations
 import decimal
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
     field_names,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _SIGN = np.uint64(1 << 63)
 EXACT_FLOAT = 1 << 53  # whole numbers up to it are floats of 64 bits

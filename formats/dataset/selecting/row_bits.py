@@ -6,13 +6,13 @@ Rows are counted without deleted ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.values import offsets_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _WORD = 64  # rows of a word of the bitmap
 _SPARSE = 16  # from one row in so many on, bits are set one by one

@@ -8,7 +8,6 @@ are looked through.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Timestamp,
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 _EXACT = Text | Bytes | ClassLabel | Timestamp | Date | Time | Duration | Decimal

@@ -8,7 +8,6 @@ the columns that the predicate names, and reads of the others only rows for whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     named_columns,
     ranges_where,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _ROW = "#"  # stands before the names of all columns, as often as it takes to be no name
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
 from typing import Any, TypeAlias
@@ -45,6 +44,7 @@ from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
 from tensorrepo.formats.purged import refuse_purged_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 # A condition as `col()` expression, as one of Arrow's or in SQL, one that was read before, key

@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import cache
 from typing import Any, Final, NoReturn, get_args
@@ -48,6 +47,7 @@ from tensorrepo.formats.dataset.schema.types import (
     storage_of,
 )
 from tensorrepo.formats.dataset.selecting.row_bits import RowBits
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 _PREFIX, _SUFFIX = "SELECT 1 WHERE (\n", "\n)"

@@ -15,7 +15,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -42,6 +42,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
 )
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.native.rows import BEST
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.typed_decoding import from_plain
 

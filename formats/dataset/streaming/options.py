@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.order.feedback import Feedback
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import PageDiskCache
 
@@ -87,9 +88,6 @@ def steps_at_once(own_rows: int, item_bytes: int) -> int:
     own_rows = max(1, own_rows)
     step_bytes = own_rows * item_bytes
     return max(1, min(_AT_ONCE_BYTES // max(1, step_bytes), _AT_ONCE_ROWS // own_rows))
-
-
-# ruff: noqa: RUF009  fields are declared by `option`
 
 
 Transform = Callable[[Batch], Any]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.streaming.options import RANKS, Loading, Samplin
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_batches
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 SECONDS: Final = 5.0
 SAMPLE_ROWS: Final = 128

@@ -19,7 +19,7 @@ import heapq
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from threading import Lock
 from typing import Any
 
@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_datas
 from tensorrepo.formats.dataset.streaming.options import RANKS, Loading, Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_batches
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
 

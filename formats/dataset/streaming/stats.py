@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.native.rows import BEST
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 SLOWEST_BATCHES: Final = 3
 _SLOW_ROWS: Final = 1024  # of a batch that are remembered

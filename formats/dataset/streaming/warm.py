@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunL
 from tensorrepo.formats.dataset.streaming.load.requests import PagePiece, RequestLimits
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import PageDiskCache

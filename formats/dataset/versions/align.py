@@ -9,7 +9,6 @@ one side as on the other pair in order as changed ones; all others came or went.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
 from tensorrepo.formats.native.row_digests import BEST
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

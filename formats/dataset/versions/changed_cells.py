@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +43,7 @@ from tensorrepo.formats.dataset.versions.match import (
     narrow,
     same_default,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.envelope import ObjectLink
 
 _BYTES = Storage(ColumnLayout.BINARY, "uint8", ())

@@ -7,12 +7,13 @@ JSON values for programs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from tensorrepo.formats.common.arguments import counted
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 SHOWN_CLASHES = 20
 SHOWN_LETTERS = 40

@@ -11,7 +11,7 @@ are counted in it, and `NarrowedDataset` maps them to rows of the whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, dataset_leaves, live_
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.equality import differing
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 

@@ -8,7 +8,6 @@ a row and its cells, is a clash, which a preferred side decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +35,7 @@ from tensorrepo.formats.dataset.versions.changed_cells import (
     changed_rows,
 )
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName, cell_clash, row_clash
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 COMPARED_BYTES = 8 << 20  # of values that are compared at a time, on each side
 NO_ROWS = np.zeros(0, np.int64)

@@ -7,7 +7,7 @@ changed differently is a clash, which a preferred side decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.versions.conflicts import (
     column_clash,
     property_clash,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _Value = TypeVar("_Value")
 _ABSENT: Any = object()

@@ -12,7 +12,7 @@ added; rows without pages are counted as what their default is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -71,6 +71,7 @@ from tensorrepo.formats.dataset.writing.column_write import (
     unread_row,
 )
 from tensorrepo.formats.dataset.writing.fragment_write import writer_threads
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectSink
 

@@ -9,7 +9,7 @@ in the order of their version.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import starmap
 from typing import Any, Literal, NoReturn
 
@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.selecting.row_keys import (
 )
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, read_near, window_rows
 from tensorrepo.formats.dataset.versions.match import NarrowedDataset, RowRanges
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 READ_ROWS = 1 << 18  # keys that are read at a time

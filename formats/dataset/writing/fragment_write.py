@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -50,6 +49,7 @@ from tensorrepo.formats.dataset.schema.values import (
     concat,
     concat_tiled,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 

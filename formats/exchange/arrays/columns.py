@@ -11,7 +11,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
 
@@ -34,6 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.types import TimeUnit
 from tensorrepo.formats.exchange.base import BATCH_BYTES
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 # Up to here a buffer is made at once; a larger one grows with the bytes that really come.

@@ -14,7 +14,6 @@ import gzip
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
@@ -41,6 +40,7 @@ from tensorrepo.formats.exchange.base import (
     split_note,
     with_split,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 HEAD = Struct(">HBB")

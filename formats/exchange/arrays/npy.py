@@ -18,7 +18,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
@@ -69,6 +68,7 @@ from tensorrepo.formats.exchange.output import (
     new_folder,
 )
 from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MAGIC = b"\x93NUMPY"

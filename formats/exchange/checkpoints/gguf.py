@@ -16,7 +16,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct, pack, unpack
@@ -34,6 +34,7 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
 

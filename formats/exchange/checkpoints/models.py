@@ -7,7 +7,6 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,6 +31,7 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
 from tensorrepo.formats.exchange.checkpoints.torch import write_torch
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.suggest import did_you_mean

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -50,6 +50,7 @@ from tensorrepo.formats.exchange.checkpoints.zip_ranges import check_stored, dat
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.json_rules import MAX_JSON_NESTING

@@ -7,9 +7,10 @@ are verified against what names them when they are asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 HEADS, TAGS = "heads/", "tags/"
 

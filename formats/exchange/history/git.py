@@ -16,12 +16,13 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Final
 
 from tensorrepo.formats.exchange.history.base import HEADS, TAGS, HistoryCommit, HistoryFile
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, StorageError, UnsupportedError
 from tensorrepo.repo.names import check_file_name
 

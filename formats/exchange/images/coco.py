@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,6 +50,7 @@ from tensorrepo.formats.exchange.images.labels import (
 )
 from tensorrepo.formats.exchange.images.walk import ImageFile
 from tensorrepo.formats.exchange.json_records import JsonSpan, read_record, scan
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
 
 _HEAD_BYTES = 1 << 16

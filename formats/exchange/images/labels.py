@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -62,6 +62,7 @@ from tensorrepo.formats.exchange.tables.jsonl import SUFFIXES as JSONL_SUFFIXES
 from tensorrepo.formats.exchange.tables.jsonl import infer_schema, read_jsonl
 from tensorrepo.formats.exchange.tables.samples import size_of
 from tensorrepo.formats.images.headers import codec_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 
 MISSING_ADVICE = "Mend it, or leave such rows and files out: missing=skip"

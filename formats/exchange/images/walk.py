@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.exchange.base import BATCH_BYTES, Ignore
 from tensorrepo.formats.images.headers import HEAD_BYTES, JPEG_MODES, SUFFIXES, ImageHeader, examine
 from tensorrepo.formats.native.files import BEST, CODECS, FileReader
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 CLASSES_FILE = "classes.txt"

@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -40,6 +40,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.images.headers import HEAD_BYTES, SUFFIXES, codec_of, header_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 PIXELS, PARTS = "pixels", "parts"

@@ -16,7 +16,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -55,6 +54,7 @@ from tensorrepo.formats.exchange.images.walk import (
     is_called_image,
     walk_images,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 YAML_FILES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSo
 from tensorrepo.formats.exchange.in_place.tar import TarSurvey, shard_fragments, survey_shard
 from tensorrepo.formats.exchange.records.samples import choose
 from tensorrepo.formats.exchange.records.webdataset import schema_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink

@@ -7,7 +7,6 @@ become columns; all need equally many rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,6 +36,7 @@ from tensorrepo.formats.exchange.in_place.scan import (
     FileScan,
 )
 from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 # What safetensors calls the element types that columns have.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Any
@@ -35,6 +34,7 @@ from tensorrepo.formats.exchange.child_main import ARROW_ERRORS
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
 from tensorrepo.formats.exchange.tables.files import adapt
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 MAGIC = b"PAR1"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import IO, Any, cast
 
 import numpy as np
@@ -18,6 +17,7 @@ from tensorrepo.formats.dataset.external.foreign import VERSION, ForeignFile, Fo
 from tensorrepo.formats.dataset.external.outside import Outside, Stat
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 FRAGMENT_BYTES = 64 << 20
 FRAGMENT_ROWS = 1 << 20  # however small the rows are

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from tensorrepo.formats.exchange.records.webdataset import (
     split_name,
     stem_of,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import UnsupportedError
 
 SMALL_BYTES = 256

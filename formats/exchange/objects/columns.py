@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,6 +52,7 @@ from tensorrepo.formats.exchange.tables.samples import (
     stored_form,
 )
 from tensorrepo.formats.images.encode import is_picture
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 _SIZED = 64  # values of a list that are weighed

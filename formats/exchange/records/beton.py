@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
@@ -47,6 +46,7 @@ from tensorrepo.formats.exchange.records.samples import (
     plain_array,
     read_exactly,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import UnsupportedError
 
 SUFFIXES = (".beton",)

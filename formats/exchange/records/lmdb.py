@@ -12,7 +12,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -47,6 +46,7 @@ from tensorrepo.formats.exchange.records.samples import (
     is_text,
     parse_message,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 DATA_FILE = "data.mdb"

@@ -22,7 +22,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import prod
@@ -65,6 +64,7 @@ from tensorrepo.formats.exchange.records.samples import (
     choose,
     read_exactly,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.repo.typed_decoding import from_json
 

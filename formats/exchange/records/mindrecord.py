@@ -17,7 +17,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -49,6 +48,7 @@ from tensorrepo.formats.exchange.records.samples import (
     image_type,
     read_exactly,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.repo.typed_decoding import from_json, from_msgpack
 

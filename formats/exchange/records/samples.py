@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -40,6 +39,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, RaggedValues
 from tensorrepo.formats.exchange.base import columns_of, grouped
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of, examine
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 SAMPLES = 256  # records from which types are inferred, unless an option says another number

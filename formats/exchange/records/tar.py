@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import IO
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.exchange.records.samples import read_exactly
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 BLOCK_BYTES = 512

@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -20,6 +19,7 @@ import numpy as np
 
 from tensorrepo.formats.common.protobuf import Wire, read_fields, signed
 from tensorrepo.formats.exchange.records.tfrecord import walk_records
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MARK: Final = "tfevents"  # in the name of each such file

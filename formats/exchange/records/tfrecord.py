@@ -31,7 +31,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from struct import Struct
@@ -81,6 +80,7 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
     row_values,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 NAME = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?(\.gz|\.zlib|\.z)?")

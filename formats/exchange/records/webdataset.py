@@ -24,7 +24,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
@@ -81,6 +81,7 @@ from tensorrepo.formats.exchange.records.tar import TarMember, read_member, walk
 from tensorrepo.formats.exchange.tables.csv import open_text
 from tensorrepo.formats.exchange.tables.files import has_table_files
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 KEY = "__key__"

@@ -26,7 +26,7 @@ import weakref
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -48,6 +48,7 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:

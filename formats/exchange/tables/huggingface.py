@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -82,6 +81,7 @@ from tensorrepo.formats.exchange.tables.files import (
     unnamed_index,
 )
 from tensorrepo.formats.exchange.tables.samples import read_samples
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 _LIGHT = (Scalar, ClassLabel, Text, Timestamp, Date, Time, Duration, Decimal)

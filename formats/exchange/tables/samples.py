@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
@@ -61,6 +61,7 @@ from tensorrepo.formats.images.encode import (
     encode_picture,
     is_picture,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 _VALUE_BYTES: Final = 64  # of an object of Python, beside what it holds

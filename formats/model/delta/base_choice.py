@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
@@ -30,6 +30,7 @@ from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.formats.model.write.tensor_chunks import TensorPart
 from tensorrepo.formats.native.frame_memory import FrameMemory
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import digest_bytes

@@ -27,7 +27,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple
@@ -60,6 +59,7 @@ from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, 
 from tensorrepo.formats.native import products, row_moves
 from tensorrepo.formats.native.products import MANTISSA_BITS, narrowed, widened
 from tensorrepo.formats.native.thread_buffers import buffer_for
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 Role = Literal["second-moment", "weight"]

@@ -7,12 +7,12 @@ that takes the new node's. What would be left without a source, or with two, is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 
 from tensorrepo.formats.model.graph.graph import INPUT, Graph, GraphNode, Input, make_graph
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 
 ROLE: Final = "input"  # of what an inserted node takes

@@ -14,7 +14,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from struct import Struct
 from typing import Any, Final
@@ -34,6 +34,7 @@ from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import whole_original
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MAX_ITEMS: Final = 1 << 20  # nodes, and initialisers

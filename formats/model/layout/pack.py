@@ -14,7 +14,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import SIGNATURE, SIGNATURE_ITEMS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 

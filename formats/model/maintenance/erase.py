@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import msgspec
@@ -26,6 +26,7 @@ from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.maintenance.repack import RepackOptions, store_anew
 from tensorrepo.repo.changes.purge import HeldEntry, Twins
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, digest_from_bytes

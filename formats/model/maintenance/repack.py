@@ -17,7 +17,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -63,6 +62,7 @@ from tensorrepo.formats.model.write.tensor_chunks import (
 )
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry

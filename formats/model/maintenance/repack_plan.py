@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -52,6 +52,7 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     TensorPart,
     read_chunk,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest

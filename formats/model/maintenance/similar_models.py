@@ -7,7 +7,6 @@ all too small to have one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
@@ -20,6 +19,7 @@ from tensorrepo.formats.model.layout.placement import ChosenBase
 from tensorrepo.formats.model.maintenance.usage import Reached
 from tensorrepo.formats.model.read.frames import PiecedTensor
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.tables import Cell, RecordTable, Shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
@@ -18,6 +18,7 @@ from tensorrepo.formats.model.layout.placement import Placement, StoredTensor, d
 from tensorrepo.formats.model.read.members import MemberReader
 from tensorrepo.formats.model.write.model_writer import INLINE
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest

@@ -7,7 +7,7 @@ it is dead weight that no garbage collection takes; a repack of the models that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tensorrepo.formats.model.layout.placement import decode_placement
@@ -18,6 +18,7 @@ from tensorrepo.formats.model.maintenance.repack import (
     repack_models,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Digest
 
 WORN_SHARE: Final = 0.5

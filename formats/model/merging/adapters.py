@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ from tensorrepo.formats.model.merging.blend import Blend
 from tensorrepo.formats.model.merging.recipe import Recipe
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, content_of
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 Values = NDArray[Any]

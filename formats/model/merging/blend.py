@@ -20,7 +20,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import acos, ceil, frexp, fsum, ldexp, nan, sin, sqrt
 from threading import Lock
 from typing import Any, Final
@@ -34,6 +34,7 @@ from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
 from tensorrepo.formats.model.merging.recipe import Recipe
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 Values = NDArray[Any]

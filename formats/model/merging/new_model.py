@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, Final
 
@@ -50,6 +49,7 @@ from tensorrepo.formats.model.merging.recipe import ADAPTER, Recipe, with_recipe
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest

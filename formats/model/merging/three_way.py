@@ -13,7 +13,7 @@ settled by the strategy that was named ("ours", "theirs", or a method that blend
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeVar
 
 from tensorrepo.formats.common.arguments import counted
@@ -29,6 +29,7 @@ from tensorrepo.formats.model.merging.recipe import KEY, METHODS, WITH_BASE, mak
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.state import State

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Final
@@ -30,6 +29,7 @@ from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.frames import AHEAD_FRAMES, StoredFrames
 from tensorrepo.formats.model.read.members import MappedPacks
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache

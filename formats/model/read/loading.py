@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from queue import SimpleQueue
@@ -45,6 +44,7 @@ from tensorrepo.formats.model.read.frames import (
     read_together,
 )
 from tensorrepo.formats.model.read.selection import ElementIndex, select
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 _FLOATS: Final = ("float", "bfloat", "complex")

@@ -12,7 +12,7 @@ What is not read yet bounds each number: its magnitude grows with every unknown 
 from __future__ import annotations
 
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -27,6 +27,7 @@ from tensorrepo.formats.model.layout.number_values import numbers
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberPlace, about_frame
 from tensorrepo.formats.model.stored_model import DEFAULT_THREADS, StoredModel
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 FIRST_PLANES: Final = 2  # a float's sign lies in its second plane

@@ -7,7 +7,6 @@ a read of some of a tensor reads and verifies the frames that runs touch, and no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from types import EllipsisType
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 BasicIndex = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]

@@ -13,12 +13,12 @@ bases only: at each of `length` places, what lies between the chain's beginning 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.formats.model.delta.base_choice import RUN_DEPTH, DeltaOptions
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.formats.model.write.encoding import WORTH_A_BASE
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 LONGEST: Final = RUN_DEPTH  # checkpoints of a chain whose members expire, the first one included
 

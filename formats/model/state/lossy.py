@@ -14,7 +14,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +32,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
 from tensorrepo.formats.model.layout.number_values import numbers
 from tensorrepo.formats.model.state.snapshot_buffer import memory_of
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 Json = Any

@@ -20,13 +20,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.json_rules import MAX_JSON_NESTING, check_text
 

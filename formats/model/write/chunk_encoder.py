@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -40,6 +40,7 @@ from tensorrepo.formats.model.write.encoding import (
 from tensorrepo.formats.model.write.packing import Locations, MemberDraft, SealedFrame
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, TensorPart, each
 from tensorrepo.formats.native.frame_memory import FrameMemory
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 _TOGETHER: Final = 2  # frames of a tensor that one task encodes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
@@ -38,6 +38,7 @@ from tensorrepo.formats.model.write.packing import (
 )
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, each
 from tensorrepo.formats.native.frame_memory import FrameMemory
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePath
 from typing import Any, Final, Protocol, runtime_checkable
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.common.tensors import TensorReader, memory_key, tensor_of
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from tensorrepo.formats.model.layout.placement import (
     Placement,
     StoredTensor,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 

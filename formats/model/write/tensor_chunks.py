@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
 )
 from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.native.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -46,6 +45,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
 )
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.threads import OrderedMap
 
 Walk = Callable[[Share, int, int, Items], Iterator[StepStretch]]

@@ -10,7 +10,7 @@ Memory that a GPU copies from by itself ("pinned") is torch's own, filled by a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 from operator import index
@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.pixels import CHANNELS, PictureReader, Target
 from tensorrepo.formats.images.progressive import BAND_REDUCTIONS, BANDS
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 Picture = NDArray[np.uint8]

@@ -16,7 +16,7 @@ import hashlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from math import prod
 from struct import Struct
@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, valid_rows
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
 from tensorrepo.formats.dataset.streaming.collate.process import BatchFrame, read_frame
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import DiskCache
 

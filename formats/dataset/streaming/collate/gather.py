@@ -14,7 +14,6 @@ copied at once, and where rows end in it is a search in the run's row table.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -33,6 +32,7 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.dataset.streaming.order.items import PackedItems
 from tensorrepo.formats.native.rows import BEST, RowCopier, RunTable
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 
 _OFFSET_BYTES = 8

@@ -33,7 +33,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import IntEnum
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -59,6 +59,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import (
 )
 from tensorrepo.formats.dataset.streaming.collate.turns import WorkerDied
 from tensorrepo.repo import errors
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
 
 _ALIGNMENT = 64

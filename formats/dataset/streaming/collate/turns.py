@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import WorkerLostError
 
 MOST_DEATHS: Final = 3  # of workers that follow each other, at one step

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from typing import Protocol, TypeVar
 
@@ -36,6 +35,7 @@ from tensorrepo.formats.dataset.streaming.load.requests import (
     spans,
 )
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import PageDiskCache

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock, Thread
 from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.streaming.load.requests import PieceRequest
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.envelope import ObjectLink

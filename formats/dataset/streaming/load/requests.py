@@ -25,11 +25,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import NamedTuple
 
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Buffer, content_tag
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.ranges import GAP_BYTES, join_ranges

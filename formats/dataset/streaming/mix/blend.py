@@ -16,7 +16,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -42,9 +42,8 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
     StepStretch,
     run_rows,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
-
-# ruff: noqa: RUF009  fields are declared by `option`
 
 Batching = Literal["random", "stratified", "per_source"]
 

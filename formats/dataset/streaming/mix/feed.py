@@ -13,7 +13,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import mul
@@ -66,6 +66,7 @@ from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
 from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import PageDiskCache
 

@@ -10,8 +10,6 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +23,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 from tensorrepo.formats.dataset.streaming.order.schedule import run_rows
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _MOST_GROUPS = 64
 _LEAST_SORTED_ROWS = 1024  # by themselves; fewer would be padded more

@@ -22,7 +22,7 @@ import binascii
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Self
 
 import msgspec
@@ -38,6 +38,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Weights,
     exact_sum,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST_LOSS: Final = float(1 << 24)

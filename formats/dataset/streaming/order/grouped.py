@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     number,
     permutation,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 Line = tuple[Ints, Ints]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.selecting.row_bits import RowBits, bits_of, spans
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key, numbers
 from tensorrepo.formats.dataset.streaming.order.schedule import StepStretch
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 _WORD = 64  # rows of a word of the bitmap, and of a block of counts

@@ -14,7 +14,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import NamedTuple, Protocol
@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     number,
     permutation,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 
 _GOLDEN_32 = 2654435769  # 2^32 divided by the golden ratio
 

@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal
 
@@ -22,6 +21,7 @@ from tensorrepo.formats.common.dtypes import Bools, Ints, distinct
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 _NO_RUNS = np.zeros(0, dtype=np.int64)

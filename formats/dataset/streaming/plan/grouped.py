@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise, starmap
 from threading import Lock
@@ -64,6 +64,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     StreamPlan,
     make_plan,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.cache import LimitedCache
 
 _LEAVES_BYTES = 4 << 20  # of leaves that are kept: neighbouring groups are often of one

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Packing,
     RowChoice,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.threads import ordered_map
 
 

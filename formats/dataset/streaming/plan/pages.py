@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +45,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
     choose_lanes,
     paired_lanes,
 )
+from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ranges import GAP_BYTES
 
