@@ -13,6 +13,7 @@ instances, or has fields that are no parameters.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError
 from reprlib import recursive_repr
@@ -155,11 +156,11 @@ def _make_eq(owner: type) -> Callable[..., bool]:
         f"  return {_values(owner)} == {_values(owner, 'other')}",
         "return NotImplemented",
     ]
-    return _compile(owner, "__eq__(self, other)", lines)
+    return _compile(owner, "__eq__(self, other)", lines, {"NotImplemented": NotImplemented})
 
 
 def _make_hash(owner: type) -> Callable[..., int]:
-    return _compile(owner, "__hash__(self)", [f"return hash({_values(owner)})"])
+    return _compile(owner, "__hash__(self)", [f"return hash({_values(owner)})"], {"hash": hash})
 
 
 def _values(owner: type, instance: str = "self") -> str:
@@ -171,11 +172,15 @@ def _values(owner: type, instance: str = "self") -> str:
 def _compile(
     owner: type, head: str, lines: Iterable[str], known: Mapping[str, Any] = MappingProxyType({})
 ) -> Callable[..., Any]:
-    """A method of that text, which holds names of fields; whatever else it uses is `known`."""
+    """A method of that text, which holds names of fields; whatever else it uses is `known`.
+
+    Its globals are those of the module that has the class: by them others resolve its annotations.
+    """
     name = head.partition("(")[0]
     body = "".join(f"  {line}\n" for line in lines)
-    space: dict[str, Any] = {}
-    exec(f"def make({', '.join(known)}):\n def {head}:\n{body} return {name}", space)  # noqa: S102
+    text = f"def make({', '.join(known)}):\n def {head}:\n{body} return {name}"
+    module, space = sys.modules.get(owner.__module__), dict[str, Any]()
+    exec(text, vars(module) if module else {}, space)  # noqa: S102
     made: Callable[..., Any] = space["make"](**known)
     made.__qualname__, made.__module__ = f"{owner.__qualname__}.{name}", owner.__module__
     return made

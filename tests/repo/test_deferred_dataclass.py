@@ -19,12 +19,13 @@ from tensorrepo.repo import deferred_dataclass
 Decorator = Callable[..., Any]
 OURS, LIBRARYS = vars(deferred_dataclass)["dataclass"], dataclasses.dataclass
 NAN = float("nan")
+Count = int  # a name of this module, by which others resolve an annotation
 
 
 def _record(dataclass: Decorator, **asked: bool) -> Any:
     @dataclass(**asked)
     class Record:
-        number: int
+        number: Count
         weight: float = 0.5
         words: list[str] = field(default_factory=list)
         secret: str = field(default="", repr=False, compare=False)
@@ -104,6 +105,7 @@ def _behavior(cls: Any) -> list[Any]:
         _outcome(lambda: ones[0] < ones[1]),
         [(one.name, one.type, one.init, one.repr, one.compare) for one in fields(cls)],
         str(inspect.signature(cls)),
+        _outcome(lambda: str(inspect.signature(cls, eval_str=True))),
         repr(cls.__dataclass_params__),
         (cls.__match_args__, cls.__init__.__qualname__, cls.__hash__ is None),
     ]
