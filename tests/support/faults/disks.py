@@ -43,9 +43,7 @@ class RecordingDisk(NamingDisk):
         unnamed: see `Disk`.
     """
 
-    def __init__(
-        self, root: Path, die_before: int | None = None, *, unnamed: bool = True
-    ) -> None:
+    def __init__(self, root: Path, die_before: int | None = None, *, unnamed: bool = True) -> None:
         super().__init__(root, unnamed=unnamed)
         self.die_before = die_before
         self.steps: list[tuple[str, str]] = []
