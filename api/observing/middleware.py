@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorrepo.api.access.callers import Caller
@@ -26,6 +27,29 @@ class _Seen:
     is_stream: bool = False
 
 
+_Labels = tuple[str, str, int, bool]  # method, route, status, whether it is a stream
+
+
+# Looked up by their labels for each request, they took three quarters of what counting it takes.
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What requests of the same labels are counted by; `seconds` is None for streams."""
+
+    requests: Counter
+    sent: Counter
+    received: Counter
+    seconds: Histogram | None
+
+
+def _series_of(metrics: Metrics, method: str, route: str, status: int, is_stream: bool) -> _Series:
+    return _Series(
+        metrics.requests.labels(method, route, str(status)),
+        metrics.sent.labels(method, route),
+        metrics.received.labels(method, route),
+        None if is_stream else metrics.seconds.labels(method, route),
+    )
+
+
 class Observing:
     """The middleware. It stands within `RequestIds`."""
 
@@ -33,6 +57,7 @@ class Observing:
         self, app: ASGIApp, metrics: Metrics, timer: Callable[[], float] = time.perf_counter
     ) -> None:
         self._app, self._metrics, self._timer = app, metrics, timer
+        self._series: dict[_Labels, _Series] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,14 +95,17 @@ class Observing:
     def _note(self, scope: Scope, seen: _Seen, seconds: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = getattr(scope.get("route"), "path", "none")
-        metrics = self._metrics
-        metrics.requests.labels(method, route, str(seen.status)).inc()
-        metrics.sent.labels(method, route).inc(seen.sent)
-        metrics.received.labels(method, route).inc(seen.received)
-        if seen.is_stream:
-            metrics.streams.dec()
+        labels = method, route, seen.status, seen.is_stream
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series.setdefault(labels, _series_of(self._metrics, *labels))
+        series.requests.inc()
+        series.sent.inc(seen.sent)
+        series.received.inc(seen.received)
+        if series.seconds is None:
+            self._metrics.streams.dec()
         else:
-            metrics.seconds.labels(method, route).observe(seconds)
+            series.seconds.observe(seconds)
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("request", extra={"fields": _fields(scope, seen, seconds)})
 

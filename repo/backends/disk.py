@@ -2,7 +2,8 @@
 
 Write temporary files, fsync them, link them to their names, fsync the folders: in this order, and
 an acknowledged key is durable, a taken name is noticed, and a crash leaves only temporaries. Other
-libraries check for the name and then write (two winners), or never fsync.
+libraries check for the name and then write (two winners), or never fsync. Where Linux has files
+without a name (O_TMPFILE), temporary ones are such: they vanish with their writer.
 
 Every call starts at the root and opens one folder after the other without following links, so that
 a link inside a foreign repository never leads out of it. Each method is one step whose order
@@ -38,6 +39,12 @@ STALE_PART_SECONDS = 14 * 86400.0  # of a transfer, which somebody may take up a
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block us
 _HAS_ADVICE = hasattr(os, "posix_fadvise")
+_UNNAMED = getattr(os, "O_TMPFILE", None)
+# What a kernel, a file system, a sandbox or a machine without /proc says that cannot do it.
+_NO_UNNAMED = frozenset(
+    {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EXDEV}
+    | {errno.EPERM, errno.EACCES, errno.ELOOP}
+)
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone stops at the drive's cache
 LARGE_BYTES = 1 << 20  # their room is reserved, and each is synced by itself
 _MAX_PARTS = 1024  # IOV_MAX
@@ -65,9 +72,9 @@ _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.EAGAIN, 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A written file without a key: its name below `TEMPORARY` and its open descriptor."""
+    """A written file without a key: its name below `TEMPORARY`, if any, and its open descriptor."""
 
-    name: str
+    name: str | None
     fd: int
 
 
@@ -85,14 +92,24 @@ class Disk:
         clock: Callable[[], float] = time.time,
         link: Callable[..., None] = os.link,
         reserves: bool = False,
+        unnamed: bool = True,
     ) -> None:
-        """Prepare; `reserves` says to reserve the room of large files before writing them."""
+        """Prepare.
+
+        Args:
+            root: the folder below which all is.
+            clock: seconds since 1970.
+            link: `os.link`.
+            reserves: whether to reserve the room of large files before writing them.
+            unnamed: whether to make files without a name where that is possible.
+        """
         self.root = root
         self._root_name = os.fspath(root)
         self._reserves = reserves
         self._clock = clock
         self._link = link
         self._swept = False
+        self._makes_unnamed = None if unnamed and _UNNAMED is not None else False
         self._keeping = _Keeping()
 
     def open(self, key: str) -> int:
@@ -123,11 +140,14 @@ class Disk:
                     found.append((entry.name, entry.stat(follow_symlinks=False)))
         return found
 
-    def stage(self, parts: Sequence[memoryview]) -> StagedFile:
-        """Write `parts` to a new temporary file."""
+    def stage(self, parts: Sequence[memoryview], *, named: bool = False) -> StagedFile:
+        """Write `parts` to a new temporary file; one that is to be renamed must be `named`."""
         self._sweep()
         with self._explained("write", TEMPORARY), self._folder(TEMPORARY, make=True) as at:
-            staged = _new_temporary(at)
+            if named or not self._can_make_unnamed(at):
+                staged = _new_temporary(at)
+            else:
+                staged = StagedFile(None, _open_unnamed(at))
             try:
                 size_bytes = sum(part.nbytes for part in parts)
                 if self._reserves and size_bytes >= LARGE_BYTES:
@@ -164,8 +184,11 @@ class Disk:
         Args:
             staged: what to name.
             key: its name.
-            exclusive: False allows a check and a rename where the file system has no links.
+            exclusive: False allows a check and a rename of a named file, where the file system
+                has no links.
         """
+        if staged.name is None:
+            return self._link_unnamed(staged.fd, key)
         folder, name = split(key)
         with (
             self._explained("create", key),
@@ -190,9 +213,19 @@ class Disk:
                 os.unlink(staged.name, dir_fd=source)
         return True
 
-    def replace(self, staged: StagedFile, key: str) -> None:
-        """Give a file its key, whoever has it."""
+    def _link_unnamed(self, fd: int, key: str) -> bool:
         folder, name = split(key)
+        with self._explained("create", key), self._folder(folder, make=True) as at:
+            try:
+                self._link(_path_of(fd), name, dst_dir_fd=at, follow_symlinks=True)
+            except FileExistsError:
+                return False
+        return True
+
+    def replace(self, staged: StagedFile, key: str) -> None:
+        """Give a named file its key, whoever has it."""
+        folder, name = split(key)
+        assert staged.name is not None, "only what has a name can be renamed"
         with (
             self._explained("overwrite", key),
             self._folder(folder, make=True) as at,
@@ -213,6 +246,8 @@ class Disk:
     def discard(self, staged: StagedFile) -> None:
         """Close and remove a temporary file. Never raises an `OSError`."""
         self.close(staged)
+        if staged.name is None:
+            return
         with suppress(OSError), self._folder(TEMPORARY) as at:
             os.unlink(staged.name, dir_fd=at)
 
@@ -274,6 +309,31 @@ class Disk:
             path.mkdir(exist_ok=True)
             _sync_path(path.parent)
         return os.open(self.root, _FOLDER & ~os.O_NOFOLLOW)
+
+    def _can_make_unnamed(self, at: int) -> bool:
+        """Whether a file can be made without a name, and named later; tried once, in `at`.
+
+        All of it is tried: what can make such files may still be unable to link them.
+        """
+        if self._makes_unnamed is None:
+            try:
+                self._try_unnamed(at)
+                self._makes_unnamed = True
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED:
+                    raise
+                self._makes_unnamed = False
+        return self._makes_unnamed
+
+    def _try_unnamed(self, at: int) -> None:
+        fd = _open_unnamed(at)
+        try:
+            name = _temporary_name()
+            self._link(_path_of(fd), name, dst_dir_fd=at, follow_symlinks=True)
+        finally:
+            os.close(fd)
+        with suppress(OSError):  # else `_sweep` takes it some day
+            os.unlink(name, dir_fd=at)
 
     def _sweep(self) -> None:
         """Remove what writers that were killed left behind, once per process.
@@ -371,7 +431,7 @@ def _new_temporary(at: int) -> StagedFile:
     """A new file that is locked, so that nobody sweeps it; see `Disk._sweep`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
-        name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        name = _temporary_name()
         staged = StagedFile(name, os.open(name, flags, 0o666, dir_fd=at))
         sweeping = False
         try:
@@ -383,6 +443,21 @@ def _new_temporary(at: int) -> StagedFile:
         if os.fstat(staged.fd).st_nlink and not sweeping:
             return staged
         os.close(staged.fd)  # swept before it was locked, by somebody whose clock is ahead
+
+
+def _temporary_name() -> str:
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def _open_unnamed(at: int) -> int:
+    """A new file without a name, on the file system of a folder; it is gone when it is closed."""
+    assert _UNNAMED is not None, "asked before"
+    return os.open(".", _UNNAMED | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=at)
+
+
+def _path_of(fd: int) -> str:
+    """The link to an open file: to follow it is the only way to name a file without privileges."""
+    return f"/proc/self/fd/{fd}"
 
 
 def _open_folder(name: str, at: int, *, make: bool) -> int:

@@ -149,7 +149,7 @@ class LocalBackend(CommonBackend):
         self.sync_folders({split(key)[0]})
 
     def _overwrite(self, key: str, parts: Sequence[Buffer], *, durably: bool) -> None:
-        staged = self._disk.stage(byte_views(parts))
+        staged = self._disk.stage(byte_views(parts), named=True)
         try:
             if durably:
                 self._disk.sync(staged)
@@ -301,7 +301,9 @@ class LocalUploads(Uploads):
 
     def _stage(self, key: str, views: list[memoryview]) -> StagedFile:
         """A temporary file that this upload is in charge of."""
-        staged = self._disk.stage(views)
+        # Without hard links a file gets its key by a rename, which takes a name.
+        named = self._backend.guarantee is not Guarantee.ATOMIC
+        staged = self._disk.stage(views, named=named)
         with self._lock:
             if not self._aborted:
                 self._staged[key] = staged

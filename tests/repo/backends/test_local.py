@@ -52,7 +52,7 @@ def test_small_files_of_one_upload_open_each_folder_once(
     opened, real, before = [], os.open, os.listdir("/dev/fd")
 
     def noting(path: str, flags: int, *how: int, dir_fd: int | None = None) -> int:
-        if flags & os.O_DIRECTORY:
+        if flags & os.O_DIRECTORY and path != ".":  # which is a file without a name
             opened.append(path)
         return real(path, flags, *how, dir_fd=dir_fd)
 
@@ -143,9 +143,12 @@ def test_every_upload_is_synced_when_finish_returns_however_many_there_are(tmp_p
     assert {name for _, name in links(steps).values()} <= synced
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
 @pytest.mark.parametrize("die_before", sampled(range(STEPS), 6))
-def test_a_crash_at_any_step_leaves_whole_values_or_none(tmp_path: Path, die_before: int) -> None:
-    disk = RecordingDisk(tmp_path, die_before)
+def test_a_crash_at_any_step_leaves_whole_values_or_none(
+    tmp_path: Path, die_before: int, unnamed: bool
+) -> None:
+    disk = RecordingDisk(tmp_path, die_before, unnamed=unnamed)
     with pytest.raises(Crash):
         store(LocalBackend(tmp_path, disk=disk), FILES)
     after = LocalBackend(tmp_path)
@@ -153,6 +156,38 @@ def test_a_crash_at_any_step_leaves_whole_values_or_none(tmp_path: Path, die_bef
     assert found.items() <= FILES.items()
     assert store(after, FILES).keys() == FILES.keys()
     assert {key: after.read(key) for key in FILES} == FILES
+
+
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT])
+@pytest.mark.parametrize("fails", ["open", "link"])
+def test_where_no_file_can_be_without_a_name_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, error: int
+) -> None:
+    """File systems know no such files, old kernels no such flag, and a container may lack /proc."""
+    real = getattr(os, fails)
+
+    def refuse(path: str, *args: object, **options: object) -> object:
+        if path == "." or path.startswith("/proc/self/fd"):
+            raise OSError(error, os.strerror(error))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, fails, refuse)
+    backend = LocalBackend(tmp_path, disk=Disk(tmp_path, link=os.link))
+    assert store(backend, FILES) == dict.fromkeys(FILES, True)
+    monkeypatch.undo()
+    assert {key: LocalBackend(tmp_path).read(key) for key in FILES} == FILES
+    assert list((tmp_path / TEMPORARY).iterdir()) == []
+
+
+def test_a_writer_that_dies_leaves_no_temporary_file(tmp_path: Path) -> None:
+    try:
+        os.close(os.open(tmp_path, getattr(os, "O_TMPFILE", 0) | os.O_WRONLY))
+    except OSError:
+        pytest.skip("the file system makes no files without a name")
+    staged = Disk(tmp_path).stage((memoryview(SMALL),))
+    left = list((tmp_path / TEMPORARY).iterdir())
+    os.close(staged.fd)
+    assert left == []
 
 
 def test_the_crashes_above_reach_every_step(tmp_path: Path) -> None:
@@ -363,6 +398,7 @@ def test_a_file_that_is_swept_before_it_is_locked_is_begun_again(
         locked(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", sweeps)
-    LocalBackend(tmp_path).create("objects/01/a", (SMALL,))
+    disk = Disk(tmp_path, unnamed=False)
+    LocalBackend(tmp_path, disk=disk).create("objects/01/a", (SMALL,))
     assert swept
     assert LocalBackend(tmp_path).read("objects/01/a") == SMALL

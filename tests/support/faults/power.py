@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from tensorrepo.repo.backends.disk import TEMPORARY, Disk, StagedFile, split
+from tensorrepo.repo.backends.disk import TEMPORARY, StagedFile, split
 from tensorrepo.repo.ids import Digest
+from tests.support.faults.disks import NamingDisk
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Journal:
         return found[-1] if found else None
 
 
-class JournaledDisk(Disk):
+class JournaledDisk(NamingDisk):
     """A disk that writes its journal; what is in `omits` it does not do, and says that it did."""
 
     def __init__(self, root: Path, journal: Journal, omits: Sequence[str] = ()) -> None:
@@ -60,7 +61,7 @@ class JournaledDisk(Disk):
         super().sync(staged)
         self._keep(staged)
         if "sync" not in self.omits:
-            self.journal.note("sync", "", staged.name)
+            self.journal.note("sync", "", self.name_of(staged))
 
     def link(self, staged: StagedFile, key: str, *, exclusive: bool = True) -> bool:
         self._keep(staged)
@@ -68,7 +69,7 @@ class JournaledDisk(Disk):
         linked = super().link(staged, key, exclusive=exclusive)
         self._note_folders(missing)
         if linked:
-            self.journal.note("name", key, staged.name)
+            self.journal.note("name", key, self.name_of(staged))
         return linked
 
     def replace(self, staged: StagedFile, key: str) -> None:
@@ -76,7 +77,7 @@ class JournaledDisk(Disk):
         missing = self._missing_folders(key)
         super().replace(staged, key)
         self._note_folders(missing)
-        self.journal.note("name", key, staged.name)
+        self.journal.note("name", key, self.name_of(staged))
 
     def remove(self, key: str) -> None:
         super().remove(key)
@@ -88,11 +89,14 @@ class JournaledDisk(Disk):
             self.journal.note("sync folder", folder)
 
     def _keep(self, staged: StagedFile) -> None:
-        """Remember the bytes, as long as the file has no name that they could be read by."""
+        """Remember the bytes, as long as the file has no key that they could be read by."""
         size_bytes = os.fstat(staged.fd).st_size
-        path = self.root / TEMPORARY / staged.name
+        # Opened anew, since it is open for writing alone.
+        path = Path("/dev/fd", str(staged.fd))
+        if staged.name is not None:
+            path = self.root / TEMPORARY / staged.name
         with path.open("rb") as file:
-            self.journal.files[staged.name] = file.read(size_bytes)
+            self.journal.files[self.name_of(staged)] = file.read(size_bytes)
 
     def _missing_folders(self, key: str) -> list[str]:
         folder, missing = split(key)[0], []

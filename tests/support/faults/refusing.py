@@ -17,6 +17,7 @@ from tensorrepo.repo.errors import PermissionDenied
 from tests.support.faults.backends import WrappedBackend
 
 T = TypeVar("T")
+_UNNAMED = getattr(os, "O_TMPFILE", 0) & ~os.O_DIRECTORY
 CALLS = ("open", "writev", "fsync", "link", "rename", "mkdir")
 
 
@@ -39,7 +40,7 @@ class FailingCalls:
 
     def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            if name == "open" and not args[1] & os.O_CREAT:
+            if name == "open" and not args[1] & (os.O_CREAT | _UNNAMED):
                 return real(*args, **options)
             if self._fails():
                 if name == "writev":
