@@ -78,10 +78,11 @@ class RangeConnection:
         self.reusable = False  # until the whole answer is read
         head, begun = self._read_head()
         status = _STATUS.match(head)
+        if status is None:
+            raise ConnectionError("the answer is not HTTP")
         fields = _fields(head)
         if (
-            status is None
-            or status[2] != b"206"
+            status[2] != b"206"
             or b"transfer-encoding" in fields
             or fields.get(b"content-length") != str(stop - start).encode()
             or len(begun) > stop - start
