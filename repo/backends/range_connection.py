@@ -16,7 +16,7 @@ import struct
 from typing import Final
 from urllib.parse import urlsplit
 
-_HEAD_BYTES: Final = 4096  # asked for at first: what comes of the body with it is copied
+_HEAD_BYTES: Final = 4096  # asked for at first: with TLS, what comes of the body with it is copied
 _MOST_HEAD_BYTES: Final = 64 << 10
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})[ \r]")
 _VISIBLE: Final = re.compile(r"[!-~]+")  # all that may stand in a request's line
@@ -88,14 +88,7 @@ class RangeConnection:
             or len(begun) > stop - start
         ):
             return None
-        data = memoryview(bytearray(stop - start))
-        data[: len(begun)] = begun
-        filled = len(begun)
-        while filled < data.nbytes:
-            count = self._socket.recv_into(data[filled:], 0, self._waits_for_all)
-            if not count:
-                raise ConnectionError("the answer ended before its length")
-            filled += count
+        data = self._read_body(begun, stop - start)
         closes = b"close" in fields.get(b"connection", b"").lower()
         self.reusable = status[1] == b"1" and not closes
         return data
@@ -107,6 +100,10 @@ class RangeConnection:
     def _read_head(self) -> tuple[bytes, bytes]:
         """Status line and fields of the answer, and what came of its body with them."""
         told = b""
+        if self._waits_for_all:  # the body is left where it is, for a single call
+            end = self._socket.recv(_HEAD_BYTES, socket.MSG_PEEK).find(b"\r\n\r\n")
+            if end >= 0:
+                told = self._socket.recv(end + 4)
         while (end := told.find(b"\r\n\r\n")) < 0:
             if len(told) > _MOST_HEAD_BYTES:
                 raise ConnectionError("the answer's head does not end")
@@ -115,6 +112,25 @@ class RangeConnection:
                 raise ConnectionError("the answer ended within its head")
             told += more
         return told[: end + 2], told[end + 4 :]
+
+    def _read_body(self, begun: bytes, size: int) -> memoryview:
+        """A body of `size` bytes of which some were read."""
+        if self._waits_for_all and not begun:
+            # Fresh bytes are not set to zero first, which would be done holding the interpreter.
+            begun = self._socket.recv(size, self._waits_for_all)
+            if len(begun) == size:
+                return memoryview(begun)
+            if not begun:
+                raise ConnectionError("the answer ended before its body")
+        data = memoryview(bytearray(size))
+        data[: len(begun)] = begun
+        filled = len(begun)
+        while filled < size:
+            count = self._socket.recv_into(data[filled:], 0, self._waits_for_all)
+            if not count:
+                raise ConnectionError("the answer ended before its length")
+            filled += count
+        return data
 
 
 def _fields(head: bytes) -> dict[bytes, bytes]:

@@ -29,7 +29,7 @@ def answering(
         plain = listener.accept()[0]
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with (
-            suppress(ssl.SSLError),  # a client that does not trust it
+            suppress(OSError),  # a client that does not trust it, or leaves before the end
             plain if tls is None else tls.wrap_socket(plain, server_side=True) as found,
         ):
             while request := found.recv(1 << 16):
