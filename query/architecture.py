@@ -37,7 +37,8 @@ from tensorrepo.query.catalog.tables import (
     tensor_piece,
 )
 from tensorrepo.query.catalog.tables import graph as graphs
-from tensorrepo.query.sync.loader import chunks, present
+from tensorrepo.query.chunks import chunks
+from tensorrepo.query.sync.loader import present
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select, text
 
 from tensorrepo.formats.common import compute as pc
 from tensorrepo.query.catalog import tables
-from tensorrepo.query.sync.loader import chunks
+from tensorrepo.query.chunks import chunks
 from tensorrepo.repo.deferred_dataclass import dataclass
 
 # What decides over the rows of each table: a column, and the set that its value must be in. A table

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, select
 from tensorrepo.query.architecture import NODES_AT_ONCE, fitting, graph_texts
 from tensorrepo.query.catalog.tables import commit, edge, entry_change, metric, model_version, node
 from tensorrepo.query.catalog.tables import graph as graphs
+from tensorrepo.query.chunks import chunks
 from tensorrepo.query.dql.patterns import (
     glob_regex,
     like_regex,
@@ -41,7 +42,6 @@ from tensorrepo.query.dql.statements import (
     Value,
     predicates,
 )
-from tensorrepo.query.sync.loader import chunks
 from tensorrepo.repo.changes.moments import parse_moment
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError

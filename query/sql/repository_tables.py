@@ -17,7 +17,7 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
 from tensorrepo.formats.views import open_rows, open_view
-from tensorrepo.query.sql.catalog_tables import PagesTable
+from tensorrepo.query.sql.pages_table import PagesTable
 from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable, Scanned, ScannedTable
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore

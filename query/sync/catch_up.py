@@ -29,8 +29,9 @@ from sqlalchemy import Column, Connection, Table, delete, select, update
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase, Cursor, connect, read_cursor
+from tensorrepo.query.chunks import chunks
 from tensorrepo.query.sync.contents import CONTENTS, Contents
-from tensorrepo.query.sync.loader import Loader, TableRows, as_json, chunks, delete_where, present
+from tensorrepo.query.sync.loader import Loader, TableRows, as_json, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -25,6 +25,7 @@ from tensorrepo.query.catalog.tables import (
     POSTGRESQL,
     shown,
 )
+from tensorrepo.query.chunks import chunks
 from tensorrepo.repo.deferred_dataclass import dataclass
 
 # A row is its values in the order of the table's columns.
@@ -34,7 +35,6 @@ TableRows: TypeAlias = Iterable[tuple["Table", TableRow]]
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 16 << 20
 _SEEN_TOGETHER: Final = 100  # rows: a few MiB, where each holds the most that a commit may say
-ASK_AT_ONCE: Final = 500  # values in one question; databases take some thousands
 _NUL: Final = "\\x00"  # as `repr` writes it
 _ROW_BYTES: Final = 200  # what a row takes beside its texts
 
@@ -145,22 +145,6 @@ def delete_where(connection: Connection, column: Column[Any], values: Iterable[s
     statement = delete(column.table).where(column.in_(bindparam("asked", expanding=True)))
     for some in chunks(values):
         connection.execute(statement, {"asked": some})
-
-
-def chunks(
-    values: Iterable[Any], size: int = ASK_AT_ONCE, weight: Callable[[Any], int] | None = None
-) -> Iterator[list[Any]]:
-    """`values` in lists of `size`; with `weight`, as many as bring the sum of theirs to it."""
-    some: list[Any] = []
-    held = 0
-    for value in values:
-        some.append(value)
-        held += 1 if weight is None else weight(value)
-        if held >= size:
-            yield some
-            some, held = [], 0
-    if some:
-        yield some
 
 
 def _shown(row: TableRow) -> TableRow:

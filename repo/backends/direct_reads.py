@@ -15,11 +15,11 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
 from typing import Final
 from urllib.parse import urlsplit
 
+from tensorrepo.repo.backends.range_connection import RangeConnection
 from tensorrepo.repo.backends.service_format import MOST_ADDRESSES
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.cache import LimitedCache
@@ -104,7 +104,7 @@ class DirectReads:
 
     def __init__(self, addresses: StoreAddresses, *, plain: bool) -> None:
         self._addresses, self._plain = addresses, plain
-        self._idle: dict[str, list[HTTPConnection]] = {}
+        self._idle: dict[str, list[RangeConnection]] = {}
         weakref.finalize(self, _close_all, self._idle)  # many never close a repository
         self._lock = threading.Lock()
         self._failures = 0
@@ -133,8 +133,8 @@ class DirectReads:
         origin, target = f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"
         while (connection := self._take(origin)) is not None:
             try:
-                data = _fetch(connection, target, start, stop)
-            except (OSError, HTTPException):  # it was idle for too long, perhaps
+                data = connection.fetch(target, start, stop)
+            except OSError:  # it was idle for too long, perhaps
                 connection.close()
                 continue
             self._keep(origin, connection)
@@ -142,34 +142,35 @@ class DirectReads:
         return self._get_anew(origin, target, start, stop)
 
     def _get_anew(self, origin: str, target: str, start: int, stop: int) -> memoryview | None:
-        connection = self._connect(origin)
+        connection = None
         try:
-            data = _fetch(connection, target, start, stop)
-        except (OSError, HTTPException):
-            connection.close()
+            connection = self._connect(origin)
+            data = connection.fetch(target, start, stop)
+        except (OSError, ValueError):
+            if connection is not None:
+                connection.close()
             self._failures += 1
             return None
         self._failures = 0
         self._keep(origin, connection)
         return data
 
-    def _connect(self, origin: str) -> HTTPConnection:
-        scheme, _, host = origin.partition("://")
-        if scheme == "http":
-            return HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
-        return HTTPSConnection(host, timeout=_TIMEOUT_SECONDS, context=self._tls)
+    def _connect(self, origin: str) -> RangeConnection:
+        tls = self._tls if origin.startswith("https:") else None
+        return RangeConnection(origin, _TIMEOUT_SECONDS, tls)
 
-    def _take(self, origin: str) -> HTTPConnection | None:
+    def _take(self, origin: str) -> RangeConnection | None:
         with self._lock:
             idle = self._idle.get(origin)
             return idle.pop() if idle else None
 
-    def _keep(self, origin: str, connection: HTTPConnection) -> None:
-        with self._lock:
-            idle = self._idle.setdefault(origin, [])
-            if len(idle) < _MOST_IDLE:
-                idle.append(connection)
-                return
+    def _keep(self, origin: str, connection: RangeConnection) -> None:
+        if connection.reusable:
+            with self._lock:
+                idle = self._idle.setdefault(origin, [])
+                if len(idle) < _MOST_IDLE:
+                    idle.append(connection)
+                    return
         connection.close()
 
     # Made when needed: it reads the system's certificates, 10 ms.
@@ -178,29 +179,8 @@ class DirectReads:
         return ssl.create_default_context()
 
 
-def _close_all(idle: dict[str, list[HTTPConnection]]) -> None:
+def _close_all(idle: dict[str, list[RangeConnection]]) -> None:
     for connections in idle.values():
         for connection in connections:
             connection.close()
     idle.clear()
-
-
-def _fetch(connection: HTTPConnection, target: str, start: int, stop: int) -> memoryview | None:
-    """Exactly bytes ``[start, stop)``; None where the answer is something else.
-
-    Raises:
-        OSError, HTTPException: the connection is of no use any more.
-    """
-    connection.request("GET", target, headers={"Range": f"bytes={start}-{stop - 1}"})
-    with connection.getresponse() as answer:
-        if answer.status != 206 or answer.length != stop - start:
-            connection.close()  # what else comes is of no use
-            return None
-        data = memoryview(bytearray(stop - start))
-        filled = 0
-        while filled < data.nbytes:
-            count = answer.readinto(data[filled:])
-            if not count:
-                raise OSError("the answer ended before its length")
-            filled += count
-        return data

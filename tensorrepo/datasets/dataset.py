@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from tensorrepo import connect, hints, lazy
-from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
 from tensorrepo.datasets.conversions import (
     TorchDataset,
@@ -472,7 +471,7 @@ class Dataset(Shown):
             ``ds.query("SELECT label, count(*) FROM self GROUP BY 1").df()``
         """
         with telling_purged(self.stored_objects, [self.path], [query]):
-            return sql(self.context, query, ref=self.commit, params=params, this=self.stored)
+            return lazy.sql(self.context, query, ref=self.commit, params=params, this=self.stored)
 
     def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
         """The bytes that links point at, under the prefixes that the repository was opened with.

@@ -53,8 +53,10 @@ OPENED = """
 import json, sys
 import tensorrepo as tr
 
-tr.open(sys.argv[1])
-print(json.dumps(sorted(sys.modules)))
+repo = tr.open(sys.argv[1])
+opened = sorted(sys.modules)
+rows = sum(len(batch["age"]) for batch in repo.dataset("pets").stream(batch_size=2))
+print(json.dumps([opened, rows, sorted(sys.modules)]))
 """
 LOOK_AROUND = """
 import json, sys
@@ -96,18 +98,24 @@ def test_import_tensorrepo_loads_no_other_package() -> None:
     assert HEAVY & set(json.loads(done.stdout)) == set()
 
 
-def test_opening_a_repository_loads_no_handle_format_or_array_library(tmp_path: Path) -> None:
-    tr.init(tmp_path / "store")
+def test_opening_loads_no_handle_format_or_array_library_and_a_stream_no_database(
+    tmp_path: Path,
+) -> None:
+    repository = tr.init(tmp_path / "store", author="A <a@example.org>")
+    with repository.transaction("main", "Rows") as change:
+        change.create_dataset("pets", {"age": [3, 5, 8]})
     done = subprocess.run(
         [sys.executable, "-c", OPENED, str(tmp_path / "store")],
         check=True,
         capture_output=True,
         text=True,
     )
-    loaded = set(json.loads(done.stdout))
+    opened, rows, streamed = json.loads(done.stdout)
+    loaded = set(opened)
     own = {name for name in loaded if name.split(".")[0] == "tensorrepo"}
     assert SPARED & loaded == set()
     assert {name for name in own if not re.match(r"tensorrepo\.repo(\.|$)", name)} == FACE
+    assert (rows, ENGINES & set(streamed)) == (3, set())
 
 
 def test_commands_that_look_around_load_no_array_no_engine_and_no_client(tmp_path: Path) -> None:

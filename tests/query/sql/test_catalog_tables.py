@@ -6,13 +6,13 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.selecting.expression import expression_tree
-from tensorrepo.query.sql.catalog_tables import may_be_true
+from tensorrepo.query.sql.pages_table import may_be_true
 
 ROWS = 60_000
 
@@ -121,7 +121,7 @@ def test_an_empty_repository_has_no_pages() -> None:
     assert asked(made, "SELECT count(*) AS n FROM catalog.pages") == [{"n": 0}]
 
 
-FIELD = pa.compute.field
+FIELD = pc.field
 
 
 @pytest.mark.parametrize(
