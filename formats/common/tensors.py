@@ -196,7 +196,25 @@ class ArrayTensor:
             return
         unit = self.type.block_bytes
         start, stop = start_byte // unit, (start_byte + buffer.nbytes) // unit
-        np.frombuffer(buffer, np.uint8)[:] = _bytes_of(_gather(self.array, start, stop))
+        data = _plain_bytes(self.array)
+        if data is not None:
+            data = data[start_byte : start_byte + buffer.nbytes]
+        else:
+            data = _bytes_of(_gather(self.array, start, stop))
+        np.frombuffer(buffer, np.uint8)[:] = data
+
+
+def _plain_bytes(array: Any) -> NDArray[np.uint8] | None:
+    """All bytes of a torch tensor that lie in memory as they are stored, in few calls of torch."""
+    if isinstance(array, np.ndarray) or not array.ndim or not array.is_contiguous():
+        return None
+    # A last dimension of one item may have any stride; torch does not view that as bytes.
+    if array.stride(-1) != 1 or array.device.type != "cpu" or array.is_conj() or array.is_neg():
+        return None
+    import torch
+
+    data: NDArray[np.uint8] = array.view(torch.uint8).numpy().reshape(-1)
+    return data
 
 
 def _gather(array: Any, start: int, stop: int) -> Any:
@@ -218,6 +236,8 @@ def _bytes_of(flat: Any) -> NDArray[np.uint8]:
     import torch
 
     plain = flat.resolve_conj().resolve_neg().contiguous()
+    if plain.stride(-1) != 1:  # one item is contiguous whatever its stride
+        plain = plain.clone(memory_format=torch.contiguous_format)
     packed: NDArray[np.uint8] = plain.view(torch.uint8).cpu().numpy()
     return packed
 

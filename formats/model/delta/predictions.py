@@ -27,6 +27,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import sqrt
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple
@@ -422,10 +423,8 @@ def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
     """The rank of the difference as a few rows and columns show it; 0: no low one."""
     if min(new.shape) < _LEAST_WHOLE:
         return 0
-    rows, columns = (
-        np.linspace(0, size - 1, min(size, _PROBED_ROWS)).astype(int) for size in new.shape
-    )
-    some, some_old = (one[np.ix_(rows, columns)] for one in (new, old))
+    places = _probed(new.shape)
+    some, some_old = new[places], old[places]
     with np.errstate(all="ignore"):
         moved = products.BEST.moved(some, some_old, name)
     if not np.isfinite(moved).all():
@@ -435,6 +434,12 @@ def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
     left = float((values[found:] ** 2).sum())
     few = found <= min(moved.shape) * 2 // 3 and left <= _MOST_LEFT * float((values**2).sum())
     return found if few else 0
+
+
+@lru_cache(256)  # models have few shapes
+def _probed(shape: tuple[int, int]) -> tuple[NDArray[np.intp], ...]:
+    """Rows and columns that a matrix is looked at, as numpy's open mesh."""
+    return np.ix_(*(np.linspace(0, n - 1, min(n, _PROBED_ROWS)).astype(np.intp) for n in shape))
 
 
 def _noise(old: NDArray[Any], name: str) -> float:

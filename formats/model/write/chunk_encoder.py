@@ -25,6 +25,7 @@ from tensorrepo.formats.model.delta.base_choice import Bases
 from tensorrepo.formats.model.delta.registry import DELTA
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES, Fingerprint
 from tensorrepo.formats.model.write.encoding import (
+    FEW_FRAMES,
     LEAST_BYTES,
     LEAST_SAVED_BYTES,
     BaseFrames,
@@ -43,7 +44,6 @@ from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
-_TOGETHER: Final = 2  # frames of a tensor that one task encodes
 _BUNDLE_BYTES: Final = 1 << 20  # of small tensors that one task encodes
 _BUNDLE: Final = 256  # tensors
 _ABOUT: Final = 0.1  # of the first one's share, by which others of a group may differ
@@ -142,7 +142,7 @@ class ChunkEncoder:
                 yield from frames
                 frames = []
                 continue
-            yield EncodingTask(jobs, None, _TOGETHER * size // len(part.frames))
+            yield EncodingTask(jobs, None, FEW_FRAMES * size // len(part.frames))
             yield from frames
             each_size = size // len(part.frames)
             frames = [EncodingTask(jobs, index, each_size) for index in part.frames]
@@ -300,8 +300,8 @@ def _as_first(job: EncodingJob) -> EncodingChoice | None:
     if way is None or way.codec.name != DELTA.name:
         return None
     share = way.share
-    if len(part.frames) == 1 and (frame := job.frames[part.frames.start]) is not None:
-        share = sum(plane.size_bytes for plane in frame.planes) / part.size_bytes
+    if not job.is_large and (frame := job.frames[part.frames.start]) is not None:
+        share = sum(plane.size_bytes for plane in frame.planes) / frame.size_bytes
     return EncodingChoice(way.codec, source=way.source, share=share)
 
 
@@ -322,7 +322,7 @@ def _like_first(
 
 def _is_large(part: TensorPart) -> bool:
     """Whether each frame is a task of its own."""
-    return len(part.frames) > _TOGETHER
+    return len(part.frames) > FEW_FRAMES
 
 
 def _bundles(parts: Iterable[TensorPart]) -> Iterator[list[TensorPart]]:

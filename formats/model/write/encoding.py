@@ -42,6 +42,7 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512
+FEW_FRAMES: Final = 2  # of a tensor: one task encodes all of them
 WORTH_ENCODING: Final = 0.98  # of the raw bytes; above it a member stays raw, and can be mapped
 WORTH_A_BASE: Final = 0.92  # of what is stored without one
 _CLEARLY: Final = 0.85
@@ -127,7 +128,7 @@ class EncodingChoice:
         bases: members that it needs.
         params: parameters of the member.
         source: base model that it uses; None: none.
-        planes: planes of the chunk's only frame, where the trial was of all of it.
+        planes: planes of the chunk's first frame, where the trial was of all of that.
         share: stored bytes over raw ones, of samples or of that frame.
     """
 
@@ -244,10 +245,12 @@ def shares(
 def tried(chunk: TensorChunk, way: EncodingChoice) -> EncodingChoice | None:
     """A way that is likely to be taken, with its share; None where it cannot encode.
 
-    A single frame is encoded for that, and its planes are kept: to look at samples first would take
-    half as long again.
+    The first of a few frames is encoded for that, and its planes are kept: to look at samples first
+    would take half as long again.
     """
-    found = _Trial(chunk, _whole_or_samples(chunk)).of(way)
+    if len(chunk.part.frames) <= FEW_FRAMES:
+        return _Trial(chunk, ()).first_frame(way)
+    found = _Trial(chunk, list(_runs(chunk))).of(way)
     return None if found is None else found[1]
 
 
@@ -263,8 +266,9 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     """
     frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
     size = frame.nbytes
-    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)] if way is None else way.planes
+    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)]
     if way is not None:
+        planes = way.planes if index == chunk.part.frames.start else None
         if planes is None:
             bases = [base.frame(index, about) for base in way.bases]
             about = about._replace(params=way.params) if way.params else about
@@ -323,11 +327,8 @@ class _Trial:
         runs = [self._whole(self.runs[0].frame)] if way.codec.needs_many_rows else self.runs
         stored, raw = 0.0, sum(run.stop - run.start for run in runs)
         if len(runs) == 1 and raw == self.chunk.part.size_bytes:
-            planes = way.codec.encode(*self._sample(way, runs[0]))
-            if planes is None:
-                return None
-            stored = sum(plane.size_bytes for plane in planes)
-            return stored / raw, replace(way, planes=planes, share=stored / raw)
+            whole = self.first_frame(way)
+            return None if whole is None else (whole.share, whole)
         for run in runs:
             expected = way.codec.expected_bytes(*self._sample(way, run))
             if expected is None:
@@ -335,6 +336,15 @@ class _Trial:
             stored += expected
         share = stored / raw if raw else 1.0
         return share, replace(way, share=share)
+
+    def first_frame(self, way: EncodingChoice) -> EncodingChoice | None:
+        """The way with the planes of the first frame; None where it cannot encode that."""
+        run = self._whole(self.chunk.part.frames.start)
+        planes = way.codec.encode(*self._sample(way, run))
+        if planes is None:
+            return None
+        share = sum(plane.size_bytes for plane in planes) / run.stop
+        return replace(way, planes=planes, share=share)
 
     def _promises(self, way: EncodingChoice, least: float) -> bool:
         """Whether a look at the frames that samples lie in says that it may be smaller.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -88,10 +89,11 @@ class MemberDraft:
     bases: tuple[Location | PackSlot, ...] = ()
     params: bytes = b""
     signature: NDArray[np.uint16] | None = None
+    stored_bytes: int = field(init=False)
 
-    @property
-    def stored_bytes(self) -> int:
-        return sum(plane.size_bytes for frame in self.frames for plane in frame.planes)
+    def __post_init__(self) -> None:
+        size = sum([plane.size_bytes for frame in self.frames for plane in frame.planes])
+        object.__setattr__(self, "stored_bytes", size)
 
     @property
     def depth(self) -> int:

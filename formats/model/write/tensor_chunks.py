@@ -76,7 +76,16 @@ class TensorChunk:
     Threads may look at different frames at once.
     """
 
-    __slots__ = ("_digests", "_fingerprint", "_held", "_items", "_memory", "_whole", "part")
+    __slots__ = (
+        "_about",
+        "_digests",
+        "_fingerprint",
+        "_held",
+        "_items",
+        "_memory",
+        "_whole",
+        "part",
+    )
 
     def __init__(self, part: TensorPart, memory: FrameMemory) -> None:
         """`memory` is where frames lie while somebody looks at them."""
@@ -85,6 +94,7 @@ class TensorChunk:
         self._whole = frame_bytes(part.reader.type)
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[int, bytes] = {}
+        self._about: dict[int, FrameShape] = {}
         self._fingerprint: Fingerprint | None = None
         self._items: NDArray[np.uint8] | None = None
         element = part.reader.type
@@ -138,7 +148,11 @@ class TensorChunk:
         return [self.digest(index) for index in self.part.frames]
 
     def about(self, index: int) -> FrameShape:
-        return about_frame(self.part.reader.type, self.part.reader.shape, index)
+        about = self._about.get(index)
+        if about is None:
+            reader = self.part.reader
+            about = self._about[index] = about_frame(reader.type, reader.shape, index)
+        return about
 
     def signature(self) -> NDArray[np.uint16] | None:
         """The signature of the tensor, with the member that holds its first frame."""

@@ -146,10 +146,13 @@ def test_every_torch_type_is_read_as_it_lies_in_memory(name: str) -> None:
     assert bytes_of(tensor[2:4]) == raw[2:4].numpy().tobytes()
 
 
-def test_torch_parameters_and_lazy_conjugates_are_stored_as_they_read() -> None:
+def test_torch_parameters_strides_and_lazy_conjugates_are_stored_as_they_read() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.complex(torch.arange(6.0), torch.ones(6))
     assert bytes_of(tensor.conj()) == tensor.conj().resolve_conj().numpy().tobytes()
+    one = torch.arange(5.0)[None, 4::5]
+    assert one.stride(-1) != 1
+    assert bytes_of(one) == np.array([4], "<f4").tobytes()
     weight = torch.nn.Parameter(torch.ones(2, 3))
     assert bytes_of(weight) == np.ones((2, 3), "<f4").tobytes()
 

@@ -362,12 +362,13 @@ def test_equal_large_tensors_are_stored_once() -> None:
     assert np.array_equal(model["c"], LARGE)
 
 
+@pytest.mark.parametrize("side", [300, 730], ids=["one frame", "two frames"])
 def test_tensors_like_the_first_of_their_group_are_encoded_without_samples(
-    monkeypatch: pytest.MonkeyPatch,
+    side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
     looks: list[Any] = []
-    base = {f"layers.{at}.w": rng.standard_normal((300, 300), "f4") for at in range(4)}
+    base = {f"layers.{at}.w": rng.standard_normal((side, side), "f4") for at in range(4)}
     tuned = {name: one + np.float32(1e-4) * one.T for name, one in base.items()}
     expected = type(DELTA).expected_bytes
 
