@@ -1,20 +1,17 @@
 """HTTP protocol with limits for who sends headers slowly, or without end.
 
-uvicorn waits for ever for the first request of a connection, and takes headers of any size. It
-writes the headers of an answer by themselves, too, which here go with the body.
+uvicorn waits for ever for the first request of a connection, and takes headers of any size.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEADER_BYTES: Final = 64 << 10
 HEADER_SECONDS: Final = 20.0
-MOST_JOINED_BYTES = 64 << 10  # more is sent by itself rather than copied
-_ANSWER: Final = b"HTTP/1."
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -25,7 +22,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -72,50 +69,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-class JoinedWrites:
-    """A transport that sends the headers of an answer together with what is written next.
-
-    Each send of a socket is a call of the kernel, and may have the client wake once more. Headers
-    wait for nothing but the end of this turn of the event loop.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._held: bytes | None = None
-        self._flushing: asyncio.Handle | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send `data` in its turn."""
-        if self._held is not None and len(data) < MOST_JOINED_BYTES:
-            data = self._taken() + data
-        elif self._held is not None:
-            self._flush()
-        elif data.startswith(_ANSWER) and len(data) < MOST_JOINED_BYTES:
-            self._held, self._flushing = data, self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Close once all is sent."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._held is not None:
-            held = self._taken()
-            if not self._transport.is_closing():
-                self._transport.write(held)
-
-    def _taken(self) -> bytes:
-        """What is held, and is no longer."""
-        held, self._held = self._held, None
-        assert held is not None, "asked before"
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-        return held
