@@ -101,7 +101,7 @@ class Deliverer:
                 tried = self.turn()
             except Error as error:  # the database does not answer: the next turn may
                 _LOGGER.warning("webhooks: %s", error)
-            except Exception:
+            except Exception:  # whatever it is, the next turn is taken: nobody starts this again
                 _LOGGER.exception("webhooks")
             if not tried:
                 self._stop.wait(self._idle_seconds)

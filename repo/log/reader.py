@@ -397,9 +397,10 @@ class RepositoryLog:
             self._check_past(Remembered(gen, tip.view.digest), known[keys[0]])
         values = [known[key] for key in keys[1 if gen else 0 :]]
         news = [value for value in takewhile(lambda value: value is not None, values) if value]
-        if not news:
+        if not news and values[0] is None:
             return tip
-        if len(news) == len(values) or any(values[len(news) :]):  # more, or a gap
+        # More, a gap, or an empty record, which is none.
+        if len(news) == len(values) or any(value is not None for value in values[len(news) :]):
             return self._advance(tip, known, self.slots.window)
         return self._add_all(tip, self.slots.chain(gen + 1, tip.view.digest, news))[0]
 

@@ -527,11 +527,16 @@ def test_a_bit_that_flips_on_the_wire_is_no_damage_of_the_log(at: int, tmp_path:
     assert log.refresh() == expected
 
 
+@pytest.mark.parametrize("knows", [False, True], ids=["new", "follows"])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["empty", "text", "large", "chain", "number"])
-def test_a_slot_that_is_no_record_is_corrupt_until_it_is_marked_void(garbage: bytes) -> None:
+def test_a_slot_that_is_no_record_is_corrupt_until_it_is_marked_void(
+    garbage: bytes, knows: bool
+) -> None:
     backend = copy_of(SHORT)
-    backend.create(slot_key(6), [garbage])
     log = open_log(backend)
+    if knows:
+        assert log.refresh().generation == 5
+    backend.create(slot_key(6), [garbage])
     with pytest.raises(CorruptError, match=r"log record 6.*tensorrepo doctor --void 6"):
         log.refresh()
     void_slot(log, 6, actor="Ann", time_ns=1, note="a disk died")
