@@ -96,7 +96,8 @@ def dtype_from_code(code: int) -> str:
 def distinct(numbers: NDArray[_N]) -> NDArray[_N]:
     """Numbers that are there, each once, the smallest first: `np.unique` of whole ones.
 
-    That one loads `numpy.ma`, in 20 ms of the first epoch of a process.
+    That one loads `numpy.ma`, in 20 ms of the first epoch of a process, and takes five times as
+    long for few numbers.
     """
     found = np.sort(numbers, axis=None)
     first = np.ones(found.size, np.bool_)

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import distinct
 from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.delta.plane_codec import (
     PlaneCodec,
@@ -246,12 +247,6 @@ MAX_VALUES: Final = 256
 _SAMPLE: Final = 4096
 
 
-def _distinct(numbers: NDArray[Any]) -> int:
-    """How many values there are: sorted, since `np.unique` takes five times as long for so few."""
-    ordered = np.sort(numbers)
-    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + (numbers.size > 0)
-
-
 class Palette(FrameCodec):
     """At most 256 distinct values. Needs no base."""
 
@@ -273,7 +268,7 @@ class Palette(FrameCodec):
         numbers = as_numbers(frame, numbers_of(about.element))
         # Most frames have more values than that in their first few hundred numbers.
         for sample in (numbers[: 2 * MAX_VALUES], numbers[:_SAMPLE]):
-            if _distinct(sample) > MAX_VALUES:
+            if distinct(sample).size > MAX_VALUES:
                 return None
         values, places = np.unique(numbers, return_inverse=True)
         if values.size > MAX_VALUES:
