@@ -302,7 +302,8 @@ class StandingThreads:
 
     Args:
         most: number of threads.
-        name: name of the threads, behind ``tensorrepo-``.
+        name: name of the threads. They belong to the process and stay behind the work they had, so
+            they are none of those that `is_own_thread` tells, which end with what somebody holds.
         idle_seconds: how long a thread without work stays.
     """
 
@@ -335,7 +336,7 @@ class StandingThreads:
                 return
             self._count += 1
         try:
-            Thread(target=self._help, name=f"{_OWN}{self._name}-{number}", daemon=True).start()
+            Thread(target=self._help, name=f"{self._name}-{number}", daemon=True).start()
         except RuntimeError:  # the machine has no thread to give: whoever has the work does it
             with self._lock:
                 self._count -= 1
