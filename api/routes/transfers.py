@@ -21,15 +21,10 @@ from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.service import Service
-from tensorrepo.api.transfer.appending import (
-    Appending,
-    LandedEntries,
-    appender_of,
-    appending_of,
-    as_it_is,
-)
+from tensorrepo.api.transfer.appending import appender_of
 from tensorrepo.api.transfer.client_entries import encode_entries
 from tensorrepo.api.transfer.direct_uploads import DirectUpload
+from tensorrepo.api.transfer.judging import Appending, LandedEntries, appending_of, as_it_is
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
 from tensorrepo.api.transfer.quotas import require_room

@@ -1,12 +1,17 @@
-"""Group commit: appends of many clients, judged one after the other, in one record of the log.
+"""Group commit: appends of many clients in one record of the log, while the one before it lands.
 
-Who calls what: a route checks a message and hands an `Appending` to the `Appender` of its
-repository, whose one thread takes up to 64 of them, judges each against the state that those before
-it leave, and writes one record. While that is being made durable the next ones gather.
+Who calls what: a route checks a message and hands what makes an `Appending` to the `Appender` of
+its repository. One thread judges them, up to 64 for a record, each on the state that those before
+it leave. Another makes the objects of a group durable, creates its record, and tells its clients;
+what comes meanwhile is judged ahead, on the state after that record. So syncs are not waited for
+where there is something to compute. The rules:
 
-A commit on a branch that moved is merged onto it, where the client allows it and nothing is signed;
-one that comes as the paths that it changes is composed here.
-An append of a transaction that is in the log already is answered with the record that it is in.
+1. Records land one after the other: the next begins when the one before it is durable.
+2. What is judged ahead is seen by nobody, refusals too, before its own group has landed.
+3. Where a record does not land, for whatever reason, what was judged on it is forgotten, and
+   judged anew on what is in the log (`append`), in the order in which it came.
+4. Only commits are judged ahead on, which leave as it is what decides how objects are stored.
+5. A transaction that is sent again while its record lands waits for the outcome.
 
 Source:
     docs/spec/service.md, section "Append".
@@ -16,161 +21,40 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import field, replace
-from functools import partial
+from dataclasses import field
 from threading import Lock
 from typing import Final
 
-import msgspec
-
-from tensorrepo.api.access.gate import RepositoryAccess
-from tensorrepo.api.access.grants import Action
 from tensorrepo.api.repositories.opening import ServedRepository
-from tensorrepo.api.transfer.client_entries import (
-    as_callers,
-    check_against,
-    encode_entries,
-    kept_by,
-    parse_entries,
-    supersede_pairs,
-    updates_of,
+from tensorrepo.api.transfer.judging import (
+    Appending,
+    Decision,
+    LandedEntries,
+    SeenTransactions,
 )
-from tensorrepo.api.transfer.new_commits import NewCommits
-from tensorrepo.api.transfer.offered_objects import Offered, OfferedWriter
-from tensorrepo.api.transfer.possession import Possession, Receipts
-from tensorrepo.repo.changes.purge_guard import refuse_received
+from tensorrepo.api.transfer.offered_objects import OfferedWriter
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
-from tensorrepo.repo.changes.transaction import generation_of, raise_conflicts, tree_of
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import (
-    CommitExpired,
-    CommitOutcomeUnknown,
-    ConflictError,
-    Error,
-    InvalidInputError,
-    NotFoundError,
-    PermissionDenied,
-    StorageError,
-)
-from tensorrepo.repo.history.commits import (
-    changed_paths,
-    is_ancestor,
-    read_commit,
-    subject_of,
-    write_commit,
-)
-from tensorrepo.repo.history.composing import WantedCommit, compose, parse_wanted
-from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees, replay
-from tensorrepo.repo.history.trees import diff
+from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, StorageError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.append import Appended, append
-from tensorrepo.repo.log.apply import Folding
-from tensorrepo.repo.log.branch_rules import BRANCHES
-from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
+from tensorrepo.repo.log.append import Appended, Draft, append, draft_record, land
+from tensorrepo.repo.log.reader import LogView, Tip
+from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, stored_form
 from tensorrepo.repo.objects.incarnations import object_key
+from tensorrepo.repo.threads import Waiting
 
 MOST_TRANSACTIONS: Final = 64  # in one record
-_ENTRY_BYTES: Final = 56 << 10  # of a record's 64 KiB
 _TOLD_RECORDS: Final = 64
 _TOLD_REFS: Final = 4
 _TOLD_BYTES: Final = 512 << 10  # of objects in an answer
-_KNOWN_TRANSACTIONS: Final = 100_000
-_MOST_BEHIND: Final = 4096
-_NOTHING: Final = b"null"
-_NO_ENTRIES: Final = b"[]"
-
-
-@dataclass(frozen=True, slots=True)
-class LandedEntries:
-    """Where an append landed, what was written for it, and what saves its client reading.
-
-    Attributes:
-        generation: number of its record.
-        entries: as they were written.
-        records: those since it was decided.
-        objects: stored forms, by key, of its commits, and of what its branches lead to now.
-    """
-
-    generation: int
-    entries: tuple[LogEntry, ...]
-    records: tuple[bytes, ...] = ()
-    objects: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Appending:
-    """One append on its way."""
-
-    access: RepositoryAccess
-    entries: tuple[LogEntry, ...]
-    generation: int
-    merges: bool
-    offered: Offered
-    possession: Possession | None = None
-    wanted: WantedCommit | None = None  # to be composed: what the first entry will lead to
-    waiting: _Waiting | None = None
-    landed: LandedEntries | None = None
-    admitted: tuple[LogEntry, ...] = ()
-    failure: Error | None = None
-
-    @property
-    def txns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(entry.txn for entry in self.entries))
-
-
-def appending_of(
-    access: RepositoryAccess,
-    entries: msgspec.Raw,
-    generation: int,
-    offered: Offered,
-    *,
-    merges: bool,
-    receipts: Mapping[Digest, str],
-    checker: Receipts,
-    commit: msgspec.Raw,
-) -> Appending:
-    """What a caller wants appended, as far as it can be judged without the log.
-
-    Where `commit` says what is to be composed, `entries` are written beside it.
-
-    Raises:
-        PermissionDenied, InvalidInputError: it will not be.
-    """
-    possession = None
-    if not access.reads_all:
-        possession = Possession(access, offered, receipts, checker)
-
-    def read_bulk(digest: Digest) -> tuple[Update, ...]:
-        if digest in offered:
-            return decode_ref_updates(offered[digest].envelope().payload)
-        return access.core.log.read_bulk(digest)
-
-    if bytes(commit) == _NOTHING:
-        parsed = as_callers(access, parse_entries(entries), read_bulk)
-        return Appending(access, parsed, generation, merges, offered, possession)
-    if possession is not None:
-        raise InvalidInputError(
-            "who may read some refs only makes commits by himself: send the commit itself"
-        )
-    wanted = parse_wanted(commit)
-    beside = () if bytes(entries) == _NO_ENTRIES else parse_entries(entries)
-    parsed = as_callers(access, (_entry_of(wanted), *beside), read_bulk)
-    return Appending(access, parsed, generation, False, offered, wanted=wanted)
-
-
-def _entry_of(wanted: WantedCommit) -> LogEntry:
-    """The entry of a commit that is to be composed, which leads nowhere yet."""
-    if not wanted.ref.startswith(BRANCHES):
-        raise InvalidInputError(f"{wanted.ref!r:.120} is no branch: send the commit itself")
-    update = Update(wanted.ref, wanted.base, None)
-    return LogEntry(wanted.txn, "commit", "", 0, subject_of(wanted.message), (update,))
+# These move refs, and change nothing by which objects are stored and kept.
+_JUDGED_ON: Final = frozenset({"commit", "lease-close"})
+_GROUPS_IN_TURN: Final = 16  # after others wrote to the log: they may go on
 
 
 @dataclass(slots=True, eq=False)
@@ -181,21 +65,21 @@ class _Waiting:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[LandedEntries]  # of that loop, which alone may touch it
     answer: LandedEntries | BaseException | None = None
+    checked: Appending | None = None
 
-    def checked(self) -> Appending | None:
-        """What is to be judged; None: it was refused."""
-        try:
-            one = self.check()
-        except BaseException as error:  # noqa: BLE001  told to whoever waits
-            self.answer = error
-            return None
-        one.waiting = self
-        return one
+    def run_check(self) -> bool:
+        """Make what is to be judged; False: it was refused."""
+        if self.checked is None:
+            try:
+                self.checked = self.check()
+            except BaseException as error:  # noqa: BLE001  told to whoever waits
+                self.answer = error
+        return self.checked is not None
 
-
-def _waiting_of(one: Appending) -> _Waiting:
-    assert one.waiting is not None, "it was taken from among them"
-    return one.waiting
+    @property
+    def appending(self) -> Appending:
+        assert self.checked is not None, "it was checked"
+        return self.checked
 
 
 def _tell(answered: Sequence[_Waiting]) -> None:
@@ -217,61 +101,66 @@ def _resolve(answered: Sequence[_Waiting]) -> None:
             each.future.set_exception(each.answer)
 
 
-class SeenTransactions:
-    """Transactions of the newest records, by name, with the number of the record of each."""
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Appends that share a record, and what became of it.
 
-    def __init__(self) -> None:
-        self._records: dict[str, int] = {}
-        self._start = self._stop = 0  # half-open range of the records that were looked at
+    Attributes:
+        decision: what was judged.
+        members: those who wait for it.
+        before: what the record comes after.
+        draft: the record, once nothing more is judged for it.
+        appended: the record, where it landed.
+        is_over: whether the outcome is known.
+        failed: whether judging broke off.
+    """
 
-    def look(self, view: LogView, records: Callable[[int, int], Iterator[LogRecord]]) -> None:
-        """Take note of what is in the log up to `view`."""
-        if not self._stop or len(self._records) > _KNOWN_TRANSACTIONS:
-            self._records.clear()
-            self._start = self._stop = view.generation + 1
-        if self._stop <= view.generation:
-            self._note(records(self._stop, view.generation + 1))
-            self._stop = view.generation + 1
+    decision: Decision
+    members: list[_Waiting] = field(default_factory=list)
+    before: Tip | None = None
+    draft: Draft | None = None
+    appended: Appended | None = None
+    is_over: bool = False
+    failed: bool = False
 
-    def add(self, record: LogRecord) -> None:
-        """Take note of a record that was appended here: it need not be read for that."""
-        if record.gen == self._stop:
-            self._note(iter((record,)))
-            self._stop += 1
+    @property
+    def unanswered(self) -> list[_Waiting]:
+        return [each for each in self.members if each.answer is None]
 
-    def find(
-        self,
-        txns: Sequence[str],
-        behind: int,
-        records: Callable[[int, int], Iterator[LogRecord]],
-    ) -> int | None:
-        """The record behind `behind` that has one of these transactions."""
-        if behind + 1 < self._start:
-            if self._start - behind > _MOST_BEHIND:
-                raise ConflictError(
-                    f"this was decided on record {behind} of the log, which has gone on for more "
-                    f"than {_MOST_BEHIND} records since. Read it, and decide anew."
-                )
-            self._note(records(behind + 1, self._start))
-            self._start = behind + 1
-        return next((gen for txn in txns if (gen := self._records.get(txn, 0)) > behind), None)
+    @property
+    def is_judged_on(self) -> bool:
+        """Whether others may be judged on the state after it before it has landed."""
+        return all(entry.kind in _JUDGED_ON for entry in self.decision.entries)
 
-    def _note(self, records: Iterator[LogRecord]) -> None:
-        for record in records:
-            for entry in record.entries:
-                self._records[entry.txn] = record.gen
+    def judge(self, members: Sequence[_Waiting]) -> None:
+        """Judge those who come with this group."""
+        self.members += members
+        try:
+            for each in members:
+                self.decision.add(each.appending)
+        except BaseException:  # noqa: BLE001  told when they are judged once more
+            self.failed = True
+
+    def take_postponed(self) -> list[_Waiting]:
+        """Those who come with the next group."""
+        postponed = {id(one) for one in self.decision.postponed}
+        later = [each for each in self.members if id(each.checked) in postponed]
+        self.members = [each for each in self.members if id(each.checked) not in postponed]
+        return later
 
 
 class Appender:
     """Writes the records of one repository, for all its clients in this process."""
 
     def __init__(self, served: ServedRepository) -> None:
-        self._served, self._core = served, served.core
+        self._core = served.core
         self._waiting: deque[_Waiting] = deque()
         self._is_at_work = False
         self._lock = Lock()
+        self._news = Waiting()  # something came, or the outcome of a record
         self._seen = SeenTransactions()
-        self._pool = ThreadPoolExecutor(1, f"append-{served.name}")
+        self._in_turn = 0  # groups that are not judged ahead
+        self._pool = ThreadPoolExecutor(2, f"append-{served.name}")
 
     async def append(self, check: Callable[[], Appending]) -> LandedEntries:
         """Append what `check` makes with the next group; it is called on this thread.
@@ -283,45 +172,156 @@ class Appender:
         with self._lock:
             self._waiting.append(waiting)
             is_at_work, self._is_at_work = self._is_at_work, True
+            self._news.wake()
         if not is_at_work:  # else it looks for more before it rests
             self._pool.submit(self._work)
         return await waiting.future
 
     def _work(self) -> None:
-        while taken := self._take():
-            group = [one for each in taken if (one := each.checked()) is not None]
-            try:
-                if group:
-                    self._append(group)
-            except BaseException as error:  # noqa: BLE001  told to everybody who waits
-                for one in group:
-                    if _waiting_of(one).answer is None:
-                        _waiting_of(one).answer = _shared(error, one)
-            _tell([each for each in taken if each.answer is not None])
+        """Judge what comes, until nothing does; `group` is what is judged ahead of `landing`."""
+        landing: _Group | None = None
+        group: _Group | None = None
+        while (taken := self._take(landing, group)) is not None:
+            members = _checked(taken)
+            if landing is not None and landing.is_over:
+                if not self._has_landed(landing):
+                    ahead = [] if group is None else group.members
+                    self._append_in_turn([*landing.unanswered, *ahead, *members])
+                    landing = group = None
+                    continue
+                if group is not None:
+                    group.decision.settle()
+                landing = None
+            if members:
+                group = group or self._begin(landing)
+                group.judge(members)
+            if landing is None and group is not None:
+                landing, group = self._launch(group), None
 
-    def _take(self) -> list[_Waiting]:
-        """The next ones; with none, this thread is done."""
+    def _take(self, landing: _Group | None, group: _Group | None) -> list[_Waiting] | None:
+        """What came, perhaps nothing once `landing` is over; None: this thread is done."""
+        room = MOST_TRANSACTIONS - (0 if group is None else len(group.members))
+        may_judge = landing is None or (landing.is_judged_on and not (group and group.failed))
+        while True:
+            with self._lock:
+                is_over = landing is not None and landing.is_over
+                count = min(len(self._waiting), room) if may_judge else 0
+                if count or is_over:
+                    return [self._waiting.popleft() for _ in range(count)]
+                if landing is None:
+                    self._is_at_work = False
+                    return None
+                wait = self._news.add()
+            wait()
+
+    def _has_landed(self, landing: _Group) -> bool:
+        appended = landing.appended
+        if appended is not None and appended.record is not None:
+            self._seen.add(appended.record)
+        elif landing.unanswered:  # somebody else writes to this log
+            self._in_turn = _GROUPS_IN_TURN
+        return appended is not None
+
+    def _begin(self, landing: _Group | None) -> _Group:
+        """A group that comes after what is landing, or after what is in the log."""
+        ahead = None if landing is None else landing.decision
+        group = _Group(Decision(self._core, self._seen, ahead))
+        try:
+            known = self._known(landing)
+            group.before = known if landing is None else _draft_of(landing).tip
+            group.decision.begin(group.before.view, known.view)
+        except BaseException:  # noqa: BLE001  told when its members are judged once more
+            group.failed = True
+        return group
+
+    def _known(self, landing: _Group | None) -> Tip:
+        """What is in the log: where others may write to it, it is looked at."""
+        if landing is not None:
+            return _before(landing)
+        log = self._core.log
+        if self._in_turn or log.read_only is not None:
+            raise ConflictError("judged in turn")  # told to nobody
+        tip = log.refresh_tip(remember=False)
+        if tip.view.state.read_only_reason is not None:
+            raise ConflictError("judged in turn, which says why nothing can be written")
+        return tip
+
+    def _launch(self, group: _Group) -> _Group | None:
+        """Have a group land; None: it is answered already."""
+        if group.failed or not self._is_drafted(group):
+            self._append_in_turn(group.members)
+            return None
+        self._put_back(group.take_postponed())
+        if group.draft is None:
+            self._answer_all(group, Appended(_before(group).view, None, (), 1))
+            _tell(group.members)
+            return None
+        self._pool.submit(self._land, group)
+        return group
+
+    def _is_drafted(self, group: _Group) -> bool:
+        """Whether a group has a record, or needs none; else it is judged once more."""
+        entries = tuple(group.decision.entries)
+        try:
+            if any(entry.bulk is not None for entry in entries):
+                group.decision.writer.flush()  # the fold reads it
+            if entries:
+                group.draft = draft_record(self._core.log, _before(group), entries)
+        except BaseException:  # noqa: BLE001  told by the other way, if it stays
+            return False
+        return True
+
+    def _land(self, group: _Group) -> None:
+        """Make a group durable, on a thread of its own, and tell its members."""
+        log, commits = self._core.log, self._core.introduced
+        try:
+            group.decision.writer.flush()
+            appended = land(log, _before(group), _draft_of(group), commits=commits)
+            if appended is not None:
+                self._answer_all(group, appended)
+        except BaseException as error:  # noqa: BLE001  told to everybody who waits
+            _fail(group.members, error)
+            appended = None
+        _tell([each for each in group.members if each.answer is not None])
         with self._lock:
-            count = min(len(self._waiting), MOST_TRANSACTIONS)
-            self._is_at_work = bool(count)
-            return [self._waiting.popleft() for _ in range(count)]
+            group.appended, group.is_over = appended, True
+            self._news.wake()
 
-    def _append(self, group: list[Appending]) -> None:
-        decision = _Decision(self._served, self._seen, group)
-        appended = append(
-            self._core.log, decision.decide, commits=self._core.introduced, allow_void=False
-        )
+    def _append_in_turn(self, members: Sequence[_Waiting]) -> None:
+        """Judge and append those members, with nobody ahead of them or after."""
+        self._in_turn -= self._in_turn > 0
+        for start in range(0, len(members), MOST_TRANSACTIONS):
+            some = members[start : start + MOST_TRANSACTIONS]
+            group = _Group(Decision(self._core, self._seen), list(some))
+            try:
+                self._append(group)
+            except BaseException as error:  # noqa: BLE001  told to everybody who waits
+                _fail(group.members, error)
+            _tell(group.members)
+
+    def _append(self, group: _Group) -> None:
+        def decide(view: LogView) -> tuple[LogEntry, ...]:
+            group.decision.begin(view, view)
+            for each in group.members:
+                group.decision.add(each.appending)
+            group.decision.writer.flush()
+            return tuple(group.decision.entries)
+
+        appended = append(self._core.log, decide, commits=self._core.introduced)
         if appended.record is not None:
             self._seen.add(appended.record)
-        news = _News(self._core, decision.writer)
-        for one in group:
-            if one not in decision.postponed:
-                _waiting_of(one).answer = self._answer(one, appended, news)
-        for one in reversed(decision.postponed):
-            again = _waiting_of(one)
-            again.check = partial(as_it_is, one)
-            with self._lock:
-                self._waiting.appendleft(again)
+        self._put_back(group.take_postponed())
+        self._answer_all(group, appended)
+
+    def _put_back(self, postponed: Sequence[_Waiting]) -> None:
+        """Let them come next."""
+        with self._lock:
+            self._waiting.extendleft(reversed(postponed))
+
+    def _answer_all(self, group: _Group, appended: Appended) -> None:
+        news = _News(self._core, group.decision.writer)
+        for each in group.members:
+            each.answer = self._answer(each.appending, appended, news)
 
     def _answer(self, one: Appending, appended: Appended, news: _News) -> LandedEntries | Error:
         if one.failure is not None:
@@ -380,9 +380,27 @@ class _News:
         return self._forms[digest]
 
 
-def as_it_is(appending: Appending) -> Appending:
-    """What was checked already, for `Appender.append`."""
-    return appending
+def _before(group: _Group) -> Tip:
+    assert group.before is not None, "it began"
+    return group.before
+
+
+def _draft_of(group: _Group) -> Draft:
+    assert group.draft is not None, "it was launched"
+    return group.draft
+
+
+def _checked(taken: Sequence[_Waiting]) -> list[_Waiting]:
+    """Those that can be judged; the others are told at once that they were refused."""
+    refused = [each for each in taken if not each.run_check()]
+    _tell(refused)
+    return [each for each in taken if each.checked is not None]
+
+
+def _fail(members: Sequence[_Waiting], error: BaseException) -> None:
+    for each in members:
+        if each.answer is None:
+            each.answer = _shared(error, each.appending)
 
 
 def _shared(error: BaseException, one: Appending) -> BaseException:
@@ -392,248 +410,6 @@ def _shared(error: BaseException, one: Appending) -> BaseException:
     if isinstance(error, ConflictError):  # others, past the service, were faster again and again
         return StorageError(f"nothing was written: {error}", transient=True, busy=True)
     return error
-
-
-class _Decision:
-    """What to append for a group, decided anew for each head."""
-
-    def __init__(
-        self, served: ServedRepository, seen: SeenTransactions, group: list[Appending]
-    ) -> None:
-        self._core, self._seen, self._group = served.core, seen, group
-        self._policy = ClientPolicy()
-        self._writer: OfferedWriter | None = None
-        self.postponed: list[Appending] = []
-
-    def decide(self, view: LogView) -> tuple[LogEntry, ...]:
-        """Entries of all that can be appended at `view`; of the others the failure is noted."""
-        self._seen.look(view, self._core.log.records)
-        writer = self._writer_at(view)
-        self.postponed, state, size = [], view.state, 0
-        entries: list[LogEntry] = []
-        for one in self._group:
-            one.failure, one.landed, one.admitted = None, None, ()
-            try:
-                found = self._seen.find(one.txns, one.generation, self._core.log.records)
-                if found is not None:
-                    one.landed = self._landed(one, found)
-                    continue
-                admitted, after = _Judgment(
-                    self._core, writer, self._policy, one, view, state
-                ).run()
-            except Error as error:
-                one.failure = error
-                continue
-            size += len(encode_entries(admitted))
-            if size > _ENTRY_BYTES and entries:
-                self.postponed.append(one)
-                continue
-            one.admitted, state = admitted, after
-            entries += admitted
-        writer.flush()
-        return tuple(entries)
-
-    @property
-    def writer(self) -> OfferedWriter:
-        """What stored the objects of the group; known when it was decided."""
-        assert self._writer is not None, "nobody decided yet"
-        return self._writer
-
-    def _writer_at(self, view: LogView) -> OfferedWriter:
-        if self._writer is None or self._writer.graves != view.state.graves:
-            self._writer = OfferedWriter(self._core.objects, view.state.graves)
-            for one in self._group:
-                self._writer.offered.update(one.offered)
-        return self._writer
-
-    def _landed(self, one: Appending, generation: int) -> LandedEntries:
-        record = next(self._core.log.records(generation, generation + 1))
-        mine = tuple(entry for entry in record.entries if entry.txn in one.txns)
-        refs = [update.ref for entry in mine for update in entry.updates]
-        if one.possession is not None and not all(one.access.may(Action.READ, ref) for ref in refs):
-            raise ConflictError("another append has this transaction's name. Take another name.")
-        return LandedEntries(generation, mine)
-
-
-@dataclass(slots=True)
-class _Judgment:
-    """One append at the state that those before it leave."""
-
-    core: RepositoryCore
-    writer: OfferedWriter
-    policy: ClientPolicy
-    one: Appending
-    view: LogView
-    state: State
-
-    def run(self) -> tuple[tuple[LogEntry, ...], State]:
-        """The entries to write, and the state after them. Raises Error: none are written."""
-        added = {
-            digest
-            for entry in self.one.entries
-            if entry.kind == "shallow"
-            for digest in entry.data.get("add", ())
-        }
-        commits = NewCommits(self.writer, self.state, frozenset(added), self.one.possession)
-        entries = self._entries(commits)
-        if not entries:
-            return (), self.state
-        for entry in entries:
-            self._check(entry, commits)
-        commits.refuse_missing()
-        for entry in entries:
-            check_against(
-                self.state, self.one.access, entry, is_new=lambda one: one in commits.verified
-            )
-        refuse_received(
-            self.writer, self.core.drivers, self.state, commits.verified, self.one.access.name
-        )
-        standing = LogView(self.view.generation, self.view.digest, self.state)
-        refuse_forbidden(self.policy, self.writer, standing, entries, self._bulk)
-        return entries, self._after(entries)
-
-    def _entries(self, commits: NewCommits) -> tuple[LogEntry, ...]:
-        """As they are to be written; none where a commit would change nothing."""
-        entries = self.one.entries
-        if self.one.wanted is not None:
-            composed = self._composed(self.one.wanted, commits)
-            if composed is None:
-                return ()
-            first = msgspec.structs.replace(entries[0], updates=(composed,))
-            return (first, *entries[1:])
-        try:
-            return tuple(self._moved(entry, commits) for entry in entries)
-        except NotFoundError:
-            return entries  # whose check tells what is missing
-
-    def _composed(self, wanted: WantedCommit, commits: NewCommits) -> Update | None:
-        """What moves the branch to a commit made of `wanted`; None: it would change nothing."""
-        tip = self.state.refs.get(wanted.ref)
-        if tip is None and wanted.base is not None:
-            raise ConflictError(f"{wanted.ref} was deleted meanwhile; nothing was written.")
-        try:
-            made = compose(self.writer, wanted, tip, drivers=self.core.drivers)
-        except NotFoundError as error:
-            raise CommitExpired(
-                f"{wanted.ref}: {error} What this change was made on was collected since. Make it "
-                "again on the new tip."
-            ) from error
-        self._refuse_conflicts(made.conflicts, wanted.ref, wanted.base, tip)
-        if made.commit is None:
-            return None
-        if made.brought is not None:
-            commits.add_composed(made.commit, made.brought)
-        return Update(wanted.ref, tip, made.commit)
-
-    def _refuse_conflicts(
-        self, conflicts: Sequence[Conflict], ref: str, base: Digest | None, tip: Digest | None
-    ) -> None:
-        raise_conflicts(
-            conflicts,
-            f"{ref} moved from {base or 'nothing':.12} to {tip or 'nothing':.12} while committing",
-            "Look with `tensorrepo diff`, then stage again on the new tip.",
-        )
-
-    def _check(self, entry: LogEntry, commits: NewCommits) -> None:
-        if entry.bulk is not None and self.writer.take(entry.bulk) is None:
-            self.writer.get(entry.bulk)  # it was sent before, or this says that it was not
-        for update in updates_of(entry, self._bulk):
-            if update.new is not None:
-                commits.add(update.new)
-                self._check_forward(entry, update, commits)
-            if self.state.refs.get(update.ref) != update.old and not commits.missing:
-                raise self._conflict(update)
-        if entry.kind == "lease-open":
-            for digest in kept_by(entry):
-                commits.add_kept(digest)
-        if entry.kind == "supersede":
-            self._check_supersede(entry)
-
-    def _check_forward(self, entry: LogEntry, update: Update, commits: NewCommits) -> None:
-        """What a branch leaves behind by a commit is not retained, so it must be behind it."""
-        if entry.kind != "commit" or update.old is None or update.new is None or commits.missing:
-            return
-        if update.old in read_commit(self.writer, update.new).parents:
-            return
-        if not is_ancestor(self.writer, update.old, update.new):
-            raise InvalidInputError(
-                f"{update.ref}: {update.new:.12} does not have {update.old:.12} in its history: "
-                "that takes an entry of kind ref-reset"
-            )
-
-    def _check_supersede(self, entry: LogEntry) -> None:
-        """What is stored here stays: others take the place only of what never was here."""
-        for old, new in supersede_pairs(entry):
-            if self.core.objects.stored_bytes(old, 0) is not None or old in self.state.supersedes:
-                raise PermissionDenied(
-                    f"placement {old:.12} is stored here, and nobody else's takes its place"
-                )
-            if new not in self.writer.own:
-                self.writer.describe(new)
-
-    def _moved(self, entry: LogEntry, commits: NewCommits) -> LogEntry:
-        """`entry`, its commit merged onto the branch where that moved and the client allows it."""
-        if not self.one.merges or entry.kind != "commit" or len(entry.updates) != 1:
-            return entry
-        update = entry.updates[0]
-        tip = self.state.refs.get(update.ref)
-        if tip is None or tip == update.old or update.new is None or entry.bulk is not None:
-            return entry
-        if not update.ref.startswith(BRANCHES):
-            return entry
-        if self.one.possession is not None:  # before any of it is read by a merge
-            commits.add(update.new)
-            commits.refuse_missing()
-        before = set(self.writer.own)
-        merged = self._merged(update, tip)
-        commits.made = frozenset(self.writer.own.keys() - before)
-        return msgspec.structs.replace(entry, updates=(Update(update.ref, tip, merged),))
-
-    def _merged(self, update: Update, tip: Digest) -> Digest:
-        writer = self.writer
-        assert update.new is not None, "the caller looked"
-        made = read_commit(writer, update.new)
-        if made.signature is not None or made.parents != _parents(update.old):
-            raise self._conflict(update)
-        generation = generation_of(writer, tip)
-        base, theirs = tree_of(writer, update.old), tree_of(writer, tip)
-        commit = replace(made, parents=(tip,), generation=generation + 1)
-        if (again := replay(writer, base, made.tree, theirs)) is not None:
-            commit = replace(commit, tree=again.root, changed=again.changed)
-            return write_commit(writer, commit).digest
-        merged = merge_trees(
-            writer, base, made.tree, theirs, drivers=self.core.drivers,
-            context=MergeContext(True, "fail", (generation + 1, generation)),
-        )  # fmt: skip
-        self._refuse_conflicts(merged.conflicts, update.ref, update.old, tip)
-        changed = changed_paths(diff(writer, theirs, merged.root))
-        return write_commit(writer, replace(commit, tree=merged.root, changed=changed)).digest
-
-    def _after(self, entries: tuple[LogEntry, ...]) -> State:
-        folding = Folding(self.state)
-        record = LogRecord(self.view.generation + 1, self.view.digest, None, entries)
-        verdicts = folding.add(record, self._bulk)
-        void = [f"{each.kind}: {each.reason}" for each in verdicts if not each.applied]
-        if void:
-            raise ConflictError(f"nothing was written. {'; '.join(void)}")
-        return folding.state()
-
-    def _bulk(self, digest: Digest) -> tuple[Update, ...]:
-        envelope = self.writer.get(digest)
-        if envelope.kind is not Kind.REF_UPDATES or envelope.links:
-            raise InvalidInputError(f"object {digest:.12} holds no updates of refs")
-        return decode_ref_updates(envelope.payload)
-
-    def _conflict(self, update: Update) -> ConflictError:
-        found = self.state.refs.get(update.ref)
-        return ConflictError(
-            f"{update.ref} moved from {update.old or 'nothing':.12} to {found or 'nothing':.12} "
-            "meanwhile; nothing was written. Read it, and decide anew."
-        )
-
-
-def _parents(old: Digest | None) -> tuple[Digest, ...]:
-    return () if old is None else (old,)
 
 
 def appender_of(served: ServedRepository) -> Appender:

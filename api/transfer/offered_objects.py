@@ -68,10 +68,23 @@ def check_objects(objects: Iterable[tuple[Digest, Buffer]]) -> dict[Digest, Enco
 
 
 class OfferedWriter(ObjectWriter):
-    """A writer that can read, and store, what clients offer but nothing has needed yet."""
+    """A writer that can read, and store, what clients offer but nothing has needed yet.
 
-    def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
+    Args:
+        store: where to.
+        graves: as `ObjectWriter` has them.
+        before: the writer of the group before, whose objects may not be durable yet, but are
+            before anything of this one counts.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        graves: tuple[Condemnation, ...],
+        before: OfferedWriter | None = None,
+    ) -> None:
         super().__init__(store, graves)
+        self._before = before
         self.offered: dict[Digest, EncodedObject] = {}
         self.written: dict[Digest, EncodedObject] = {}  # commits and tree pages of the group
         self._decoded: dict[Digest, Envelope] = {}  # commits and pages are read many times over
@@ -94,6 +107,8 @@ class OfferedWriter(ObjectWriter):
         if encoded is not None:
             self.store.refuse_purged(digest)
             found = encoded.envelope()
+        elif (before := self._made_before(digest)) is not None:
+            found = before.get(digest)
         else:
             found = super().get(digest)
         if encoded is not None or digest in self.own:
@@ -102,7 +117,21 @@ class OfferedWriter(ObjectWriter):
 
     def describe(self, digest: Digest) -> ObjectLink:
         encoded = self.offered.get(digest)
-        return super().describe(digest) if encoded is None else encoded.link
+        if encoded is not None:
+            return encoded.link
+        before = self._made_before(digest)
+        return super().describe(digest) if before is None else before.own[digest]
+
+    def forget_before(self) -> None:
+        """The group before is durable: its objects are read from the store from now on."""
+        self._before = None
+
+    def _made_before(self, digest: Digest) -> OfferedWriter | None:
+        """The writer before, where that put an object, and this one did not."""
+        before = self._before
+        if before is None or digest in self.own or digest not in before.own:
+            return None
+        return before
 
     def fetch(self, digest: Digest) -> Envelope:
         """See `EnvelopeSource`."""
@@ -115,4 +144,7 @@ class OfferedWriter(ObjectWriter):
     def _readable(self, digest: Digest) -> ObjectStore:
         if digest not in self.own:
             self.take(digest)
+        before = self._made_before(digest)
+        if before is not None:
+            before.flush()  # it is being stored
         return super()._readable(digest)

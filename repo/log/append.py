@@ -185,6 +185,52 @@ def append(
     )
 
 
+def draft_record(log: RepositoryLog, before: Tip, entries: tuple[LogEntry, ...]) -> Draft:
+    """The record of `entries` right behind `before`, for `land`; nothing is written yet.
+
+    Raises:
+        ConflictError: an entry would be void.
+    """
+    return _draft(log, before, entries, allow_void=False)
+
+
+def land(
+    log: RepositoryLog,
+    before: Tip,
+    draft: Draft,
+    *,
+    deadline_seconds: float = 120.0,
+    commits: Callable[[LogSlot], Iterable[SegmentCommit]] | None = None,
+) -> Appended | None:
+    """Create the slot of a record that was drafted on `before`; see `append`.
+
+    Every object that it names must be durable by now, and `before` itself. Nothing is decided
+    anew: None says that another record is in the slot, so that this one never will be.
+
+    Raises:
+        CommitOutcomeUnknown: as `append`.
+        Error: it was not written, and never will be.
+    """
+    clock = time.monotonic
+    patience = Patience(clock() + deadline_seconds, MAX_ATTEMPTS, _CHANCE, time.sleep, clock)
+    queue = turn_of(
+        log.backend, prepare=_nothing, newest=lambda: log.refresh().generation,
+        first=log.keys_of_news, rng=patience.rng, sleep=patience.sleep, clock=clock,
+    )  # fmt: skip
+    with _notes(log) as note_all, queue:
+        note_all(draft.txns, draft.slot.record.gen)
+        after = _create(log, before, draft, patience)
+        if after is None or after.slot.data != draft.slot.data:
+            return None  # in the second case by an earlier call, as whoever decides anew will see
+        log.accept(after.tip)
+        _publish(log, before, after.tip, commits)
+    return Appended(after.tip.view, after.slot.record, after.verdicts, 1)
+
+
+def _nothing() -> None:
+    """All was prepared."""
+
+
 def _append_at_service(
     log: RepositoryLog,
     service: AppendsEntries,
@@ -354,7 +400,7 @@ def _newer(log: RepositoryLog, view: LogView, refused: Error) -> LogView | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class Draft:
     """A record as it will be read, and the log after it."""
 
     slot: LogSlot
@@ -368,7 +414,7 @@ class _Draft:
 
 def _draft(
     log: RepositoryLog, before: Tip, entries: tuple[LogEntry, ...], *, allow_void: bool
-) -> _Draft:
+) -> Draft:
     """The record of `entries` after `before`, judged as every reader will judge it.
 
     The slot is created only right behind `before`, so this verdict is the final one: what would
@@ -383,10 +429,10 @@ def _draft(
     void = [f"{verdict.kind}: {verdict.reason}" for verdict in verdicts if not verdict.applied]
     if void and not allow_void:
         raise ConflictError(f"{log.backend.url}: nothing was written. {'; '.join(void)}")
-    return _Draft(slot, tip, verdicts)
+    return Draft(slot, tip, verdicts)
 
 
-def _create(log: RepositoryLog, before: Tip, draft: _Draft, patience: Patience) -> _Draft | None:
+def _create(log: RepositoryLog, before: Tip, draft: Draft, patience: Patience) -> Draft | None:
     """Put the draft into its slot. None: somebody else's record is there, and stays.
 
     Raises:
@@ -407,10 +453,10 @@ def _create(log: RepositoryLog, before: Tip, draft: _Draft, patience: Patience) 
         return None
     # The same transaction from an earlier call: its record counts, not ours.
     tip, verdicts = log.add(before, slot)
-    return _Draft(slot, tip, verdicts)
+    return Draft(slot, tip, verdicts)
 
 
-def _settle(log: RepositoryLog, gen: int, draft: _Draft, patience: Patience) -> bytes:
+def _settle(log: RepositoryLog, gen: int, draft: Draft, patience: Patience) -> bytes:
     """Try until slot `gen` holds something, and return that."""
     key, data = slot_key(gen), draft.slot.data
     absent = certain = True

@@ -15,7 +15,8 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.repositories.opening import ServedRepository, open_served
-from tensorrepo.api.transfer.appending import Appender, Appending
+from tensorrepo.api.transfer.appending import Appender
+from tensorrepo.api.transfer.judging import Appending
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import ServiceBackend, open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
