@@ -4,7 +4,8 @@
 
 Server and load on the same machine. ``commits``: 8 processes, one branch, files of 1 KiB under
 paths of their own, 10 s x scale; ``empty``: the same clients with a server that answers at once,
-which is the limit. ``download`` and ``upload``: an object of 2 GiB x scale, one and 16 connections,
+which is the limit; ``floor``: their groups' files and syncs alone, one group after the other.
+``download`` and ``upload``: an object of 2 GiB x scale, one and 16 connections,
 and the most anonymous memory of the service meanwhile; ``uploads``: 16 at once, 32 GiB of disk x
 scale; ``original``: as ``download``, of a model's file; ``decoded``: of one that is stored as a
 difference, beside `model.load`. A client reads from its socket and drops what came. ``stream``:
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from api_cases.first_answers import page, start
+from api_cases.group_syncs import commits_per_second
 from api_cases.model_files import decoded, original
 from api_cases.served import Server, answering, served
 from api_cases.stored_objects import API, REPOSITORY, download, upload, uploads
@@ -62,6 +64,13 @@ def empty(folder: Path, options: Options) -> dict[str, Any]:
             for _ in range(options.rounds)
         ]
     return told_of(rounds)
+
+
+def floor(folder: Path, options: Options) -> dict[str, Any]:
+    """What the disk allows `commits`, if nothing were computed and no group overlapped another."""
+    seconds = SECONDS * options.scale
+    rounds = [commits_per_second(folder / str(each), seconds) for each in range(options.rounds)]
+    return {"per_second": round(statistics.median(rounds))}
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,7 @@ def a_round(server: Server, url: str, folder: Path, seconds: float, *words: str)
 CASES: dict[str, Case] = {
     "commits": commits,
     "empty": empty,
+    "floor": floor,
     "download": download,
     "upload": upload,
     "uploads": uploads,

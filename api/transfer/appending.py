@@ -321,7 +321,10 @@ class Appender:
     def _answer_all(self, group: _Group, appended: Appended) -> None:
         news = _News(self._core, group.decision.writer)
         for each in group.members:
-            each.answer = self._answer(each.appending, appended, news)
+            try:
+                each.answer = self._answer(each.appending, appended, news)
+            except BaseException as error:  # noqa: BLE001  told to whoever waits
+                each.answer = error
 
     def _answer(self, one: Appending, appended: Appended, news: _News) -> LandedEntries | Error:
         if one.failure is not None:

@@ -223,7 +223,7 @@ class Decision:
         self._core, self._seen, self._before = core, seen, before
         self._policy = ClientPolicy()
         self._writer: OfferedWriter | None = None
-        self._txns = frozenset(() if before is None else (each.txn for each in before.entries))
+        self._txns: set[str] = set()  # of this group, and of that which is landing
         self.entries: list[LogEntry] = []
         self.postponed: list[Appending] = []
 
@@ -238,11 +238,12 @@ class Decision:
         self._view, self._state, self._size = view, view.state, 0
         self._writer = self._writer_at(view)
         self.entries, self.postponed = [], []
+        self._txns = set() if self._before is None else {each.txn for each in self._before.entries}
 
     def add(self, one: Appending) -> None:
         """Judge one more; why it cannot be appended is noted there."""
         one.failure, one.landed, one.admitted = None, None, ()
-        if not self._txns.isdisjoint(one.txns):  # it was sent again while its record is landing
+        if not self._txns.isdisjoint(one.txns):  # it was sent again before it landed
             self.postponed.append(one)
             return
         self.writer.offered.update(one.offered)
@@ -264,11 +265,13 @@ class Decision:
         one.admitted, self._state = admitted, after
         self._size += size
         self.entries += admitted
+        self._txns.update(one.txns)
 
     def settle(self) -> None:
         """The record that this stands on is durable."""
-        self._before, self._txns = None, frozenset()
-        self.writer.forget_before()
+        self._before = None
+        if self._writer is not None:
+            self._writer.forget_before()
 
     @property
     def writer(self) -> OfferedWriter:
