@@ -112,7 +112,7 @@ class _Group:
         draft: the record, once nothing more is judged for it.
         appended: the record, where it landed.
         is_over: whether the outcome is known.
-        failed: whether judging broke off.
+        in_turn: whether it is to be judged once more, with nobody ahead, which tells what is wrong.
     """
 
     decision: Decision
@@ -121,7 +121,7 @@ class _Group:
     draft: Draft | None = None
     appended: Appended | None = None
     is_over: bool = False
-    failed: bool = False
+    in_turn: bool = False
 
     @property
     def unanswered(self) -> list[_Waiting]:
@@ -135,11 +135,13 @@ class _Group:
     def judge(self, members: Sequence[_Waiting]) -> None:
         """Judge those who come with this group."""
         self.members += members
+        if self.in_turn:
+            return
         try:
             for each in members:
                 self.decision.add(each.appending)
         except BaseException:  # noqa: BLE001  told when they are judged once more
-            self.failed = True
+            self.in_turn = True
 
     def take_postponed(self) -> list[_Waiting]:
         """Those who come with the next group."""
@@ -201,7 +203,7 @@ class Appender:
     def _take(self, landing: _Group | None, group: _Group | None) -> list[_Waiting] | None:
         """What came, perhaps nothing once `landing` is over; None: this thread is done."""
         room = MOST_TRANSACTIONS - (0 if group is None else len(group.members))
-        may_judge = landing is None or (landing.is_judged_on and not (group and group.failed))
+        may_judge = landing is None or (landing.is_judged_on and not (group and group.in_turn))
         while True:
             with self._lock:
                 is_over = landing is not None and landing.is_over
@@ -224,31 +226,28 @@ class Appender:
 
     def _begin(self, landing: _Group | None) -> _Group:
         """A group that comes after what is landing, or after what is in the log."""
-        ahead = None if landing is None else landing.decision
-        group = _Group(Decision(self._core, self._seen, ahead))
+        log = self._core.log
+        group = _Group(
+            Decision(self._core, self._seen, None if landing is None else landing.decision)
+        )
         try:
-            known = self._known(landing)
-            group.before = known if landing is None else _draft_of(landing).tip
+            if landing is not None:
+                known, group.before = _before(landing), _draft_of(landing).tip
+            elif self._in_turn or log.read_only is not None:
+                group.in_turn = True
+                return group
+            else:
+                known = group.before = log.refresh_tip(remember=False)
+                if known.view.state.read_only_reason is not None:
+                    group.in_turn = True
             group.decision.begin(group.before.view, known.view)
         except BaseException:  # noqa: BLE001  told when its members are judged once more
-            group.failed = True
+            group.in_turn = True
         return group
-
-    def _known(self, landing: _Group | None) -> Tip:
-        """What is in the log: where others may write to it, it is looked at."""
-        if landing is not None:
-            return _before(landing)
-        log = self._core.log
-        if self._in_turn or log.read_only is not None:
-            raise ConflictError("judged in turn")  # told to nobody
-        tip = log.refresh_tip(remember=False)
-        if tip.view.state.read_only_reason is not None:
-            raise ConflictError("judged in turn, which says why nothing can be written")
-        return tip
 
     def _launch(self, group: _Group) -> _Group | None:
         """Have a group land; None: it is answered already."""
-        if group.failed or not self._is_drafted(group):
+        if group.in_turn or not self._is_drafted(group):
             self._append_in_turn(group.members)
             return None
         self._put_back(group.take_postponed())

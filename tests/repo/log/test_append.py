@@ -25,7 +25,7 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.log.append import append, resolve
+from tensorrepo.repo.log.append import append, draft_record, land, resolve
 from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
 from tensorrepo.repo.log.records import LogEntry, LogRecord, encode_record
@@ -103,6 +103,18 @@ def test_several_transactions_share_a_record() -> None:
     append(open_log(backend), lambda _: both)
     assert landed_txns(backend) == ["a", "b"]
     assert open_log(backend).refresh().generation == 1
+
+
+def test_a_drafted_record_lands_in_its_slot_or_never() -> None:
+    """As does one that was drafted on another, before that was there."""
+    backend = new_backend()
+    log = open_log(backend)
+    before = log.refresh_tip()
+    first, other = (draft_record(log, before, (entry("noop", txn=txn),)) for txn in "ab")
+    second = draft_record(log, first.tip, (entry("noop", txn="c"),))
+    landed = [land(log, before, first), land(log, before, other), land(log, first.tip, second)]
+    assert [one is None for one in landed] == [False, True, False]
+    assert landed_txns(backend) == ["a", "c"]
 
 
 def test_nothing_to_do_writes_nothing() -> None:
