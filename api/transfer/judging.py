@@ -213,8 +213,8 @@ class Decision:
         before: the group whose record is the head, where that is not durable yet.
 
     Attributes:
-        entries: of all that can be appended.
-        postponed: what comes with a later group.
+        entries: entries to append, in order.
+        postponed: appends that come with a later group.
     """
 
     def __init__(

@@ -222,6 +222,7 @@ def land(
         after = _create(log, before, draft, patience)
         if after is None or after.slot.data != draft.slot.data:
             return None  # in the second case by an earlier call, as whoever decides anew will see
+        log.slots.note_created(after.slot)  # its clients are told of it
         log.accept(after.tip)
         _publish(log, before, after.tip, commits)
     return Appended(after.tip.view, after.slot.record, after.verdicts, 1)

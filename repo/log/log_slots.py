@@ -253,6 +253,10 @@ class LogSlots:
         self._keep(gen, data)
         return data
 
+    def note_created(self, slot: LogSlot) -> None:
+        """Keep the bytes of a slot that was just created with them."""
+        self._keep(slot.record.gen, slot.data)
+
     def forget(self, gen: int) -> None:
         """Read a slot anew next time: it was repaired."""
         self._cache.drop(gen)
