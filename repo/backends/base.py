@@ -229,6 +229,14 @@ class BackendReadsOnce(Protocol):
 
 
 @runtime_checkable
+class ReadsUpTo(Protocol):
+    """A backend that tells the size of a value by the request that reads it, if it is small."""
+
+    def read_up_to(self, key: str, most_bytes: int) -> bytes | int:
+        """All of `key` where it has at most `most_bytes`, else how many. Raises NotFoundError."""
+
+
+@runtime_checkable
 class StreamsRanges(Protocol):
     """A backend that gives a range while it comes: what came is not lost when the rest does not."""
 

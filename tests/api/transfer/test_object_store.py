@@ -14,7 +14,7 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.housekeeping import INCOMING_SECONDS, Housekeeping
-from tensorrepo.api.transfer.stored_values import KnownSizes
+from tensorrepo.api.transfer.stored_values import KnownObjects
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
@@ -289,7 +289,7 @@ def test_sizes_are_asked_for_once_a_minute_and_when_the_object_is_gone() -> None
             return None if key == "gone" else 7
 
     now = [0.0]
-    backend, sizes = Counting(), KnownSizes(timer=lambda: now[0])
+    backend, sizes = Counting(), KnownObjects(timer=lambda: now[0])
     known = [sizes.size(backend, "a") for _ in range(3)]  # type: ignore[arg-type]
     assert (known, backend.asked) == ([7, 7, 7], 1)
     with pytest.raises(NotFoundError):
