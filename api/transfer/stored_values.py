@@ -218,7 +218,9 @@ def open_value(
         found = known.size(backend, key) if in_part else known.read(backend, key)
         if in_part and isinstance(found, int) and found <= WHOLE_BYTES:
             found = known.read(backend, key)
-    return SmallValue(found) if isinstance(found, bytes) else RemoteValue(backend, key, found, known)
+    return (
+        SmallValue(found) if isinstance(found, bytes) else RemoteValue(backend, key, found, known)
+    )
 
 
 def _small_or_size(backend: Backend, key: str) -> bytes | int:

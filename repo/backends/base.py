@@ -237,6 +237,14 @@ class ReadsUpTo(Protocol):
 
 
 @runtime_checkable
+class ExpectsKeys(Protocol):
+    """A backend that can prepare for reads that are going to come."""
+
+    def expect_keys(self, sizes: Mapping[str, int]) -> None:
+        """Several ranges of each of these keys, with its bytes, will be read soon. Never waits."""
+
+
+@runtime_checkable
 class StreamsRanges(Protocol):
     """A backend that gives a range while it comes: what came is not lost when the rest does not."""
 
