@@ -79,10 +79,13 @@ class StoreAddresses:
             return known.url
         with self._lock:
             known = self._known.get(key)
-            if known is None and key not in self._wanted and key not in self._asking:
-                self._known.put(key, _SEEN, _ADDRESS_BYTES)
-                return None
-            self._wanted[key] = None
+            if known is not None and self._timer() < known.until:
+                return known.url
+            if key not in self._asking:
+                if known is None and key not in self._wanted:
+                    self._known.put(key, _SEEN, _ADDRESS_BYTES)
+                    return None
+                self._wanted[key] = None
         with self._turn:  # whoever has it asks for all that wait
             known = self._known.get(key)
             if known is None or self._timer() >= known.until:

@@ -350,7 +350,9 @@ class ServiceBackend(RemoteReader):
         """See `StoreAddresses`."""
         try:
             found = self.call("POST", "/addresses", json={"keys": [*keys]}, tries=1).json()
-        except Error:  # who reads asks the service itself, and is told why
+        # Who reads asks the service itself, and is told why. A client that is closed is a
+        # RuntimeError of httpx, for who asks ahead.
+        except (Error, RuntimeError):
             return {}, _NO_ADDRESSES
         return found["addresses"], found["seconds"]
 
