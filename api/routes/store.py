@@ -138,7 +138,9 @@ def read_reached(
     access: AccessOf, service: ServiceOf, request: Request, way: str, asked: RangeHeader = None
 ) -> Response:
     """From a commit that a readable ref leads to, by digests each of which links to the next."""
-    return answer_value(open_reached(access, parse_way(way)), service, request, asked)
+    in_part = asked is not None or request.method == "HEAD"
+    value = open_reached(access, parse_way(way), in_part=in_part)
+    return answer_value(value, service, request, asked)
 
 
 @router.api_route(
@@ -152,7 +154,9 @@ def read_key(
     access: AccessOf, service: ServiceOf, request: Request, key: str, asked: RangeHeader = None
 ) -> Response:
     """As it lies in the store: clients verify it. Takes the right to read all refs."""
-    return answer_value(open_key(access, key), service, request, asked)
+    in_part = asked is not None or request.method == "HEAD"
+    value = open_key(access, key, in_part=in_part)
+    return answer_value(value, service, request, asked)
 
 
 @router.post(_BASE + "/addresses", summary="Where large objects may be read")

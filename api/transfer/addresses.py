@@ -22,7 +22,7 @@ from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.threads import ordered_map
 
 _REACH: Final = "reach/"
-_THREADS: Final = 8  # that look up sizes
+_THREADS: Final = 32  # that look up sizes: each waits for a round trip
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.transfer.stored_values import (
     WHOLE_BYTES,
-    KnownSizes,
+    KnownObjects,
     RemoteValue,
+    SmallValue,
     StoredValue,
     afar_value,
     open_value,
@@ -21,6 +22,7 @@ from tensorrepo.repo.backends.base import StoredKey, check_key
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, IDENTITY_KEY
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.incarnations import parse_object_key
 
 _LOG: Final = re.compile(r"log/(?:hint|(?:checkpoint/|void/)?\d{20}\.json|segment/\d{20}|refs/\w+)")
@@ -29,8 +31,8 @@ MOST_TOLD: Final = 256  # records of one answer
 _PREFIX: Final = re.compile(r"objects/(?:[0-9a-f]{2}/)?|log/(?:(?:checkpoint|segment|void|refs)/)?")
 
 
-def open_key(access: RepositoryAccess, key: str) -> StoredValue:
-    """A value of the repository, for whoever may read all of it.
+def open_key(access: RepositoryAccess, key: str, *, in_part: bool = False) -> StoredValue:
+    """A value of the repository, for whoever may read all of it; `in_part` as of `open_value`.
 
     Raises:
         NotFoundError: there is none, or the key is none of a repository.
@@ -41,22 +43,34 @@ def open_key(access: RepositoryAccess, key: str) -> StoredValue:
     access.require(Action.READ)
     if not _is_served(key):
         raise NotFoundError(f"{access.name} has no key {key!r:.200}")
-    sizes = access.served.kept(KnownSizes) if key.startswith(_OBJECTS) else None
-    return open_value(access.core.backend, key, sizes)
+    if not key.startswith(_OBJECTS):
+        return open_value(access.core.backend, key)
+    known = access.served.kept(KnownObjects)
+    if _is_purged(access.view, key):  # what is remembered of it is told to nobody
+        known.forget(key)
+    return open_value(access.core.backend, key, known, in_part=in_part)
 
 
-def known_value(access: RepositoryAccess, key: str) -> RemoteValue | None:
-    """What `open_key` gives of a large object afar, where that takes no reading; else None.
+def known_value(access: RepositoryAccess, key: str) -> StoredValue | None:
+    """What `open_key` gives of an object afar, where that takes no reading; else None.
 
     Raises:
         PermissionDenied: as `open_key`.
     """
-    sizes = access.served.kept(KnownSizes)
-    size = sizes.known(key)
-    if size is None or size <= WHOLE_BYTES:
+    known = access.served.kept(KnownObjects)
+    found = known.known(key)
+    if found is None or (isinstance(found, int) and found <= WHOLE_BYTES):
         return None
     access.require(Action.READ)
-    return RemoteValue(access.core.backend, key, size, sizes)
+    if isinstance(found, int):
+        return RemoteValue(access.core.backend, key, found, known)
+    view = access.served.known_view
+    return None if view is None or _is_purged(view, key) else SmallValue(found)
+
+
+def _is_purged(view: LogView, key: str) -> bool:
+    parsed = parse_object_key(key)
+    return parsed is not None and parsed[0] in view.state.purges
 
 
 def afar_key(access: RepositoryAccess, key: str) -> RemoteValue:
@@ -64,7 +78,7 @@ def afar_key(access: RepositoryAccess, key: str) -> RemoteValue:
     access.require(Action.READ)
     if not (key.startswith(_OBJECTS) and _is_served(key)):
         raise NotFoundError(f"{access.name} has no object {key!r:.200}")
-    return afar_value(access.core.backend, key, access.served.kept(KnownSizes))
+    return afar_value(access.core.backend, key, access.served.kept(KnownObjects))
 
 
 def list_keys(access: RepositoryAccess, prefix: str, after: str | None) -> Iterator[StoredKey]:

@@ -16,7 +16,13 @@ from typing import Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
 
-from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsRequests
+from tensorrepo.repo.backends.base import (
+    Backend,
+    OpensFiles,
+    ReadsUpTo,
+    SendsRanges,
+    SignsRequests,
+)
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
@@ -27,7 +33,7 @@ PIECE_BYTES: Final = 512 << 10
 WHOLE_BYTES: Final = 256 << 10  # smaller values are read at once
 SIGNED_SECONDS: Final = 15 * 60
 _KNOWN_SECONDS: Final = 60.0
-_SIZES_BYTES: Final = 8 << 20
+_KNOWN_BYTES: Final = 8 << 20
 _SIZE_BYTES: Final = 300  # that one takes in memory, about
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
@@ -98,22 +104,39 @@ class FileValue:
             os.pread(self.descriptor, min(PIECE_BYTES, stop - at), at)
 
 
-class KnownSizes:
-    """Sizes of objects of a store afar: each range of one would ask the store for it again.
+class KnownObjects:
+    """Sizes of objects of a store afar, and small ones whole: each range of one would ask the store
+    for its size again, and each reader that opens the repository for the same few objects.
 
     An object never changes; for a minute nobody looks whether it was collected. Thread-safe.
     """
 
     def __init__(self, _served: object = None, *, timer: Callable[[], float] = monotonic) -> None:
-        self._known = LimitedCache[int](_SIZES_BYTES)
+        self._known = LimitedCache[bytes | int](_KNOWN_BYTES)
         self._timer = timer
 
     def size(self, backend: Backend, key: str) -> int:
         """Bytes under `key`, asked for once by all who want it. Raises NotFoundError."""
-        return self._known.get_or_load(self._place(key), lambda: (_size(backend, key), _SIZE_BYTES))
+        known = self._known.get_or_load(
+            self._place(key), lambda: (_size(backend, key), _SIZE_BYTES)
+        )
+        return known if isinstance(known, int) else len(known)
 
-    def known(self, key: str) -> int | None:
-        """The same, where that takes no asking."""
+    def read(self, backend: Backend, key: str) -> bytes | int:
+        """A small object, or the size of a large one; asked for once. Raises NotFoundError."""
+        place = self._place(key)
+        known = self._known.get(place)
+        if isinstance(known, int) and known <= WHOLE_BYTES:  # of which the size alone was asked
+            self._known.drop(place)
+
+        def load() -> tuple[bytes | int, int]:
+            found = _small_or_size(backend, key)
+            return found, _SIZE_BYTES + (len(found) if isinstance(found, bytes) else 0)
+
+        return self._known.get_or_load(place, load)
+
+    def known(self, key: str) -> bytes | int | None:
+        """What `read` gives, or the size alone, where that takes no asking."""
         return self._known.get(self._place(key))
 
     def forget(self, key: str) -> None:
@@ -131,7 +154,7 @@ class RemoteValue:
     backend: Backend
     key: str
     size_bytes: int
-    sizes: KnownSizes | None = None
+    known: KnownObjects | None = None
 
     async def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
         """See `StoredValue`."""
@@ -139,8 +162,8 @@ class RemoteValue:
             async for piece in self._pieces(start, stop):
                 yield piece
         except NotFoundError:
-            if self.sizes is not None:
-                self.sizes.forget(self.key)
+            if self.known is not None:
+                self.known.forget(self.key)
             raise
 
     async def _pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
@@ -171,22 +194,40 @@ def signed_address(
     return value.backend.signed_url(value.key, SIGNED_SECONDS, headers=headers)
 
 
-def afar_value(backend: Backend, key: str, sizes: KnownSizes) -> RemoteValue:
+def afar_value(backend: Backend, key: str, known: KnownObjects) -> RemoteValue:
     """An object of a store afar, of which only the size is looked up. Raises NotFoundError."""
-    return RemoteValue(backend, key, sizes.size(backend, key), sizes)
+    return RemoteValue(backend, key, known.size(backend, key), known)
 
 
-def open_value(backend: Backend, key: str, sizes: KnownSizes | None = None) -> StoredValue:
+def open_value(
+    backend: Backend, key: str, known: KnownObjects | None = None, *, in_part: bool = False
+) -> StoredValue:
     """The value under `key`; reads, so not for the event loop. Raises NotFoundError.
 
-    `sizes` may be given where what is under a key never changes.
+    Args:
+        backend: where it lies.
+        key: its key.
+        known: given where what is under a key never changes.
+        in_part: whether a range of it is wanted, as of large values: its size is looked up first.
     """
     if isinstance(backend, OpensFiles):
         return _open_file(backend, key)
-    size = _size(backend, key) if sizes is None else sizes.size(backend, key)
-    if size <= WHOLE_BYTES:
-        return SmallValue(backend.read(key))
-    return RemoteValue(backend, key, size, sizes)
+    if known is None:
+        found = _small_or_size(backend, key)
+    else:
+        found = known.size(backend, key) if in_part else known.read(backend, key)
+        if in_part and isinstance(found, int) and found <= WHOLE_BYTES:
+            found = known.read(backend, key)
+    return (
+        SmallValue(found) if isinstance(found, bytes) else RemoteValue(backend, key, found, known)
+    )
+
+
+def _small_or_size(backend: Backend, key: str) -> bytes | int:
+    if isinstance(backend, ReadsUpTo):
+        return backend.read_up_to(key, WHOLE_BYTES)
+    size = _size(backend, key)
+    return backend.read(key) if size <= WHOLE_BYTES else size
 
 
 def _size(backend: Backend, key: str) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.api.transfer.stored_values import (
-    KnownSizes,
+    KnownObjects,
     RemoteValue,
     SmallValue,
     StoredValue,
@@ -110,24 +110,31 @@ def _hidden(access: RepositoryAccess, digest: Digest) -> NotFoundError:
     return NotFoundError(f"object {digest:.12} is not what {access.caller.name} may read")
 
 
-def open_reached(access: RepositoryAccess, way: Sequence[Digest]) -> StoredValue:
-    """The object at the end of a way, as it lies.
+def open_reached(
+    access: RepositoryAccess, way: Sequence[Digest], *, in_part: bool = False
+) -> StoredValue:
+    """The object at the end of a way, as it lies; `in_part` as of `open_value`.
 
     Raises:
         NotFoundError: it is not there, or the caller may not read it: nobody learns which.
     """
     access.served.kept(Ways).prove(access, way)
-    sizes = access.served.kept(KnownSizes)
-    return open_object(access.core.objects, way[-1], access.view, sizes)
+    known = access.served.kept(KnownObjects)
+    return open_object(access.core.objects, way[-1], access.view, known, in_part=in_part)
 
 
 def open_object(
-    store: ObjectStore, digest: Digest, view: LogView, sizes: KnownSizes | None = None
+    store: ObjectStore,
+    digest: Digest,
+    view: LogView,
+    known: KnownObjects | None = None,
+    *,
+    in_part: bool = False,
 ) -> StoredValue:
     """An object wherever it lies: under its newest label, under another one, or in a pack."""
     for key in _keys(store, digest, view):
         try:
-            return open_value(store.backend, key, sizes)
+            return open_value(store.backend, key, known, in_part=in_part)
         except NotFoundError:
             continue
     found = store.get(digest)
@@ -147,7 +154,7 @@ def afar_reached(access: RepositoryAccess, way: Sequence[Digest]) -> RemoteValue
     access.served.kept(Ways).prove(access, way)
     for key in _keys(access.core.objects, way[-1], access.view):
         with suppress(NotFoundError):
-            return afar_value(access.core.backend, key, access.served.kept(KnownSizes))
+            return afar_value(access.core.backend, key, access.served.kept(KnownObjects))
     return None
 
 

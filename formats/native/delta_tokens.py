@@ -116,9 +116,14 @@ class Distances:
         counts = np.bincount(cells, minlength=CONTEXTS * 256).astype(np.uint32)
         return tokens, counts.reshape(CONTEXTS, 256)
 
-    def contexts(self, base: NDArray[Any], of: Numbers, groups: Bytes) -> Bytes:
-        """The group of each number's context: its exponent, or itself if it is a byte."""
-        grouped: Bytes = groups[_contexts(base, of)]
+    def contexts(
+        self, base: NDArray[Any], of: Numbers, groups: Bytes, out: Bytes | None = None
+    ) -> Bytes:
+        """The group of each number's context: its exponent, or itself if it is a byte.
+
+        They lie in `out`, if that is given.
+        """
+        grouped: Bytes = np.take(groups, _contexts(base, of), out=out)
         return grouped
 
     def pack_bits(
@@ -217,8 +222,10 @@ class NativeDistances(Distances):
         codecs.scan(frame, base, *of, tokens, counts)
         return tokens, counts
 
-    def contexts(self, base: NDArray[Any], of: Numbers, groups: Bytes) -> Bytes:
-        out = np.empty(base.size, np.uint8)
+    def contexts(
+        self, base: NDArray[Any], of: Numbers, groups: Bytes, out: Bytes | None = None
+    ) -> Bytes:
+        out = np.empty(base.size, np.uint8) if out is None else out
         codecs.contexts(base, of.size, of.exponent_bits, groups, out)
         return out
 

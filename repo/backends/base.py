@@ -229,6 +229,22 @@ class BackendReadsOnce(Protocol):
 
 
 @runtime_checkable
+class ReadsUpTo(Protocol):
+    """A backend that tells the size of a value by the request that reads it, if it is small."""
+
+    def read_up_to(self, key: str, most_bytes: int) -> bytes | int:
+        """All of `key` where it has at most `most_bytes`, else how many. Raises NotFoundError."""
+
+
+@runtime_checkable
+class ExpectsKeys(Protocol):
+    """A backend that can prepare for reads that are going to come."""
+
+    def expect_keys(self, sizes: Mapping[str, int]) -> None:
+        """Several ranges of each of these keys, with its bytes, will be read soon. Never waits."""
+
+
+@runtime_checkable
 class StreamsRanges(Protocol):
     """A backend that gives a range while it comes: what came is not lost when the rest does not."""
 

@@ -2,7 +2,8 @@
 
 A service that lets its clients go past it answers a read of a large value by a redirect: each range
 of a stream asks it first. Who reads an object for the second time asks for an address of all of it,
-which is good for every range until it expires. Threads that wait for addresses share one call.
+which is good for every range until it expires; whoever says what is to be read gets addresses
+before the first read. Threads that wait for addresses share one call.
 
 Whatever fails here is no error: the caller asks the service, which says what is wrong.
 """
@@ -57,41 +58,73 @@ class StoreAddresses:
         self._ask, self._timer = ask, timer
         self._known = LimitedCache[_Known](_KNOWN_BYTES)
         self._wanted: dict[str, None] = {}
+        self._asking: tuple[str, ...] = ()
         self._lock, self._turn = threading.Lock(), threading.Lock()
 
+    def expect(self, keys: Sequence[str]) -> None:
+        """Ask for the addresses of objects that will be read, on a thread that ends then."""
+        with self._lock:
+            new = [key for key in keys if self._known.get(key) is None and key not in self._asking]
+            self._wanted |= dict.fromkeys(new)
+        if new:
+            threading.Thread(target=self._ask_ahead, name="addresses", daemon=True).start()
+
     def find(self, key: str) -> str | None:
-        """Address of an object that is read again; None: it has none, or is read for once yet."""
+        """Address of an object that is read again, or was expected.
+
+        None: it has none, or is read for once yet.
+        """
         known = self._known.get(key)
-        if known is None:
-            self._known.put(key, _SEEN, _ADDRESS_BYTES)
-            return None
-        if self._timer() < known.until:
+        if known is not None and self._timer() < known.until:
             return known.url
         with self._lock:
-            self._wanted[key] = None
+            known = self._known.get(key)
+            if known is not None and self._timer() < known.until:
+                return known.url
+            if key not in self._asking:
+                if known is None and key not in self._wanted:
+                    self._known.put(key, _SEEN, _ADDRESS_BYTES)
+                    return None
+                self._wanted[key] = None
         with self._turn:  # whoever has it asks for all that wait
             known = self._known.get(key)
             if known is None or self._timer() >= known.until:
                 self._ask_for(key)
                 known = self._known.get(key)
+            else:
+                with self._lock:  # another one asked
+                    self._wanted.pop(key, None)
         return None if known is None else known.url
 
     def drop(self, key: str) -> None:
         """Its address is good no more."""
         self._known.drop(key)
 
+    def _ask_ahead(self) -> None:
+        while True:
+            with self._turn:
+                with self._lock:
+                    key = next(iter(self._wanted), None)
+                if key is None:
+                    return
+                self._ask_for(key)
+
     def _ask_for(self, key: str) -> None:
         with self._lock:
             self._wanted.pop(key, None)
-            keys = [key, *islice(self._wanted, MOST_ADDRESSES - 1)]
-            for one in keys[1:]:
+            self._asking = (key, *islice(self._wanted, MOST_ADDRESSES - 1))
+            for one in self._asking[1:]:
                 del self._wanted[one]
         asked_at = self._timer()
-        found, seconds = self._ask(keys)
-        until = asked_at + seconds - _EARLY_SECONDS
-        for one in keys:
-            self._known.drop(one)
-            self._known.put(one, _Known(found.get(one), until), _ADDRESS_BYTES)
+        try:
+            found, seconds = self._ask(self._asking)
+            until = asked_at + seconds - _EARLY_SECONDS
+            for one in self._asking:
+                self._known.drop(one)
+                self._known.put(one, _Known(found.get(one), until), _ADDRESS_BYTES)
+        finally:
+            with self._lock:
+                self._asking = ()
 
 
 class DirectReads:
@@ -108,6 +141,11 @@ class DirectReads:
         weakref.finalize(self, _close_all, self._idle)  # many never close a repository
         self._lock = threading.Lock()
         self._failures = 0
+
+    def expect(self, keys: Sequence[str]) -> None:
+        """Ranges of these objects will be read soon. Does not wait."""
+        if self._failures < _MOST_FAILURES:
+            self._addresses.expect(keys)
 
     def read(self, key: str, start: int, stop: int) -> memoryview | None:
         """Bytes ``[start, stop)`` of an object, not verified; None: ask the service for them."""

@@ -113,6 +113,17 @@ class RemoteReader(CommonBackend):
         with self._asking("read", key):
             return _whole(lambda: bytes(obstore.get(self._reader, check_key(key)).bytes()))
 
+    def read_up_to(self, key: str, most_bytes: int) -> bytes | int:
+        """See `ReadsUpTo`."""
+
+        def ask() -> bytes | int:
+            result = obstore.get(self._reader, check_key(key))
+            size = int(result.meta["size"])
+            return bytes(result.bytes()) if size <= most_bytes else size  # no more of it is read
+
+        with self._asking("read", key):
+            return _whole(ask)
+
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
         return self._range(self._reader, key, start, stop)
 

@@ -143,7 +143,9 @@ def open_http(
     kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
     direct = _number(answer.headers.get(DIRECT_HEADER, ""))
     composes = _number(answer.headers.get(COMPOSES_HEADER, "")) or 0
-    return kind(place.url, address, token, dict(place.client), direct, composes)
+    backend = kind(place.url, address, token, dict(place.client), direct, composes)
+    backend.identity = answer.content
+    return backend
 
 
 def _number(text: str) -> int | None:
@@ -309,6 +311,7 @@ class ServiceBackend(RemoteReader):
         if direct_bytes is not None and not client.keys() & _OWN_WAYS:
             plain = urlsplit(self._api).scheme == "http"
             self._direct = DirectReads(StoreAddresses(self._addresses), plain=plain)
+        self.identity: bytes | None = None  # `repo.json` as the discovery gave it, for one read
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -317,6 +320,8 @@ class ServiceBackend(RemoteReader):
 
     def read(self, key: str) -> bytes:
         here = self._waiting.get(key) or self._told.get(key)
+        if key == _IDENTITY and self.identity is not None:
+            here, self.identity = self.identity, None
         return super().read(key) if here is None else here
 
     def size(self, key: str) -> int | None:
@@ -331,11 +336,23 @@ class ServiceBackend(RemoteReader):
                 return data
         return super()._range(store, key, start, stop)
 
+    def expect_keys(self, sizes: Mapping[str, int]) -> None:
+        """See `ExpectsKeys`: addresses of those that have one are asked for now."""
+        least = self._direct_bytes
+        if self._direct is not None and least is not None:
+            self._direct.expect([self._reached(key) for key in sizes if sizes[key] >= least])
+
+    def _reached(self, key: str) -> str:
+        """The key by which the service gives an object."""
+        return key
+
     def _addresses(self, keys: Sequence[str]) -> tuple[Mapping[str, str], float]:
         """See `StoreAddresses`."""
         try:
             found = self.call("POST", "/addresses", json={"keys": [*keys]}, tries=1).json()
-        except Error:  # who reads asks the service itself, and is told why
+        # Who reads asks the service itself, and is told why. A client that is closed is a
+        # RuntimeError of httpx, for who asks ahead.
+        except (Error, RuntimeError):
             return {}, _NO_ADDRESSES
         return found["addresses"], found["seconds"]
 

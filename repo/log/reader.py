@@ -33,6 +33,7 @@ from tensorrepo.repo.backends.base import (
     AppendsEntries,
     Backend,
     ComposesCommits,
+    LogTail,
     TellsState,
     TellsTail,
     ToldState,
@@ -354,6 +355,10 @@ class RepositoryLog:
         data, self._hint = self._hint, None
         hint = decode_hint(self.slots.read(HINT_KEY) if data is None else data)
         seen = None if self.memory is None else self.memory.load(self.identity)
+        if self._tail_of is not None and (hint is None or hint.generation < MAX_WINDOW):
+            told = self._told_records(seen)
+            if told is not None:
+                return told
         keys = [] if hint is None else hint_keys(hint)
         keys += [] if seen is None else [slot_key(seen.generation)]
         known = self.slots.read_many(keys) if keys else {}
@@ -366,6 +371,27 @@ class RepositoryLog:
         ahead = 0 if hint is None else hint.generation - tip.view.generation
         window = min(max(ahead, 0) + PROBE_SLOTS, MAX_PREFETCH + PROBE_SLOTS)
         return self._advance(tip, known, window, jump=True)
+
+    def _told_records(self, seen: Remembered | None) -> Tip | None:
+        """The newest tip, by all records in one call; None: they are too many for one."""
+        beginning = self._beginning()
+        tail = self._tail_behind(beginning)
+        if tail is None:
+            return None
+        if seen is not None:
+            at = seen.generation - 1
+            self._check_past(seen, tail.records[at] if at < len(tail.records) else None)
+        # Who tells may be a second behind another writer: the slots say what is newest.
+        return self._advance(self._with_tail(beginning, tail), {}, 1)
+
+    def _tail_behind(self, tip: Tip) -> LogTail | None:
+        """Records behind `tip` that the backend tells of; None: it does not, or not of this log."""
+        tail = None if self._tail_of is None else self._tail_of.log_tail(tip.view.generation)
+        return tail if tail is not None and tail.digest == tip.view.digest else None
+
+    def _with_tail(self, tip: Tip, tail: LogTail) -> Tip:
+        slots = self.slots.chain(tip.view.generation + 1, tip.view.digest, tail.records)
+        return self._add_all(tip, slots)[0] if slots else tip
 
     def _base_for(
         self, hint: Hint | None, known: Mapping[str, bytes | None]
@@ -386,11 +412,9 @@ class RepositoryLog:
     def _follow(self, tip: Tip) -> Tip:
         """The newest tip from an older one; also reads its slot again, to notice a rewind."""
         gen = tip.view.generation
-        if self._tail_of is not None:
-            tail = self._tail_of.log_tail(gen)
-            if tail is not None and tail.digest == tip.view.digest:
-                slots = self.slots.chain(gen + 1, tip.view.digest, tail.records)
-                return self._add_all(tip, slots)[0] if slots else tip
+        tail = self._tail_behind(tip)
+        if tail is not None:
+            return self._with_tail(tip, tail)
         keys = self._next_keys(tip)
         known = self.slots.read_row(keys)
         if gen:

@@ -207,6 +207,14 @@ class ReadsOnce(Protocol):
 
 
 @runtime_checkable
+class ExpectsReads(Protocol):
+    """A source that can prepare for reads that are going to come."""
+
+    def expect_reads(self, links: Iterable[ObjectLink]) -> None:
+        """Several ranges of each of these will be read soon. Never waits, and never fails."""
+
+
+@runtime_checkable
 class KnowsPlaces(Protocol):
     """A source that can say from which repository it reads an object."""
 

@@ -17,6 +17,7 @@ import msgspec
 from tensorrepo.repo.backends.base import (
     Backend,
     BackendReadsOnce,
+    ExpectsKeys,
     StreamsRanges,
     TellsState,
 )
@@ -95,6 +96,7 @@ class ObjectStore:
         self._read_once = (
             backend.read_once if isinstance(backend, BackendReadsOnce) else backend.read_range
         )
+        self._expecting = backend if isinstance(backend, ExpectsKeys) else None
         self._ways = backend if isinstance(backend, TellsState) else None
         self._condemned = condemned
         self._refresh = refresh
@@ -245,6 +247,12 @@ class ObjectStore:
         offset = self._payload_start(link)
         read = self._read_once
         return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
+
+    def expect_reads(self, links: Iterable[ObjectLink]) -> None:
+        """Several ranges of each of these will be read soon: see `ExpectsReads`."""
+        # A lazy clone would have to look whether each is here.
+        if self._expecting is not None and self.promised is None:
+            self._expecting.expect_keys({object_key(link.digest): link.bytes for link in links})
 
     def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, not verified."""

@@ -14,14 +14,16 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.housekeeping import INCOMING_SECONDS, Housekeeping
-from tensorrepo.api.transfer.stored_values import KnownSizes
+from tensorrepo.api.transfer.stored_values import WHOLE_BYTES, KnownObjects, SmallValue, open_value
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
+from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
-from tests.support.builders.repositories import commit_files, files_at, tip_of
+from tests.support.builders.repositories import ADA, commit_files, files_at, tip_of
 from tests.support.effort import sampled
 from tests.support.servers.object_stores import Bucket, s3_on_moto, s3_on_ours
 from tests.support.servers.service import RunningService, caches_of, running_service
@@ -279,6 +281,52 @@ def test_a_known_object_is_told_of_and_refused_like_any(
         assert client.get(path, headers=asked).status_code == 403
 
 
+def test_a_small_object_is_read_once_by_one_request_a_large_one_not_at_all() -> None:
+    class Reading:
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, str]] = []
+
+        def size(self, key: str) -> int:
+            self.asked.append(("size", key))
+            return 5
+
+        def read_up_to(self, key: str, most_bytes: int) -> bytes | int:
+            self.asked.append(("read", key))
+            return most_bytes + 1 if key == "large" else b"words"
+
+    backend: Any = Reading()
+    known = KnownObjects()
+    small = [open_value(backend, "small", known) for _ in range(3)]
+    large = [open_value(backend, "large", known) for _ in range(2)]
+    part = open_value(backend, "part", known, in_part=True)
+    assert small == [SmallValue(b"words")] * 3
+    assert [value.size_bytes for value in large] == [WHOLE_BYTES + 1] * 2
+    assert part == SmallValue(b"words")
+    wanted = [("read", "small"), ("read", "large"), ("size", "part"), ("read", "part")]
+    assert backend.asked == wanted
+
+
+def test_what_was_purged_is_not_told_from_memory(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    secret = encode_object(Kind.BLOB, b"of somebody").link.digest
+    there = over_s3.service.directory.open("team/photos").core
+    commit_files(remote, {"secret": b"of somebody"}, branch="told")
+    with over_s3.client() as client:
+        before = [client.get(f"{STORE}/objects/{secret[:2]}/{secret[2:]}") for _ in range(2)]
+        append_purge(
+            there,
+            lambda _, writer: Twins(
+                {secret: writer.put(Kind.BLOB, b"erased").digest}, {}, frozenset()
+            ),
+            actor=ADA,
+            reason="asked",
+        )
+        collect_garbage(there, actor=ADA, rules=CollectionRules(0.0, 0.0))
+        after = client.get(f"{STORE}/objects/{secret[:2]}/{secret[2:]}")
+    assert [answer.status_code for answer in (*before, after)] == [200, 200, 404]
+
+
 def test_sizes_are_asked_for_once_a_minute_and_when_the_object_is_gone() -> None:
     class Counting:
         def __init__(self) -> None:
@@ -289,7 +337,7 @@ def test_sizes_are_asked_for_once_a_minute_and_when_the_object_is_gone() -> None
             return None if key == "gone" else 7
 
     now = [0.0]
-    backend, sizes = Counting(), KnownSizes(timer=lambda: now[0])
+    backend, sizes = Counting(), KnownObjects(timer=lambda: now[0])
     known = [sizes.size(backend, "a") for _ in range(3)]  # type: ignore[arg-type]
     assert (known, backend.asked) == ([7, 7, 7], 1)
     with pytest.raises(NotFoundError):

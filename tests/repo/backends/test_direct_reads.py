@@ -77,6 +77,21 @@ def test_threads_that_wait_for_addresses_share_a_call(service: Service) -> None:
     assert [set(keys) for keys in service.asked] == [{KEYS[0]}, set(KEYS[1:])]
 
 
+def test_expected_objects_have_addresses_at_the_first_read_by_one_call(service: Service) -> None:
+    addresses = StoreAddresses(service.ask)
+    service.may_answer.clear()
+    addresses.expect(KEYS)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(addresses.find, key) for key in KEYS]
+        while not service.asked:
+            threading.Event().wait(0.001)
+        addresses.expect(KEYS)
+        service.may_answer.set()
+        urls = [each.result() for each in found]
+    assert urls == [f"{service.url}/bucket/{key}?signed=1" for key in KEYS]
+    assert [set(keys) for keys in service.asked] == [set(KEYS)]
+
+
 def test_what_has_no_address_is_not_asked_for_again_before_addresses_expire(
     service: Service,
 ) -> None:

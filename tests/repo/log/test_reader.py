@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tensorrepo.repo.backends.base import LogTail
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -145,6 +146,41 @@ def test_a_remote_log_opens_in_two_round_trips(count: int) -> None:
     alone = open_log(backend, workers=32)
     assert alone.refresh().generation == count
     assert alone.slots.rounds == 2
+
+
+class Telling(Faulty):
+    """A store whose service tells records, as far as it has seen them; `asked` are its calls."""
+
+    def __init__(self, inner: MemoryBackend, seen: int) -> None:
+        super().__init__(inner)
+        self.told = copy_of(inner, records=seen)
+        self.asked: list[int] = []
+
+    def log_tail(self, generation: int) -> LogTail:
+        self.asked.append(generation)
+        log = open_log(self.told)
+        newest = log.refresh().generation
+        return LogTail(log.digest_of(generation), tuple(stored_records(self.told, 1, newest + 1)))
+
+
+@pytest.mark.parametrize("seen", [10, 7, 1])
+def test_a_short_log_opens_by_what_a_service_tells_and_by_the_slots_behind(seen: int) -> None:
+    backend = Telling(filled(10), seen)
+    identity, hint, _ = read_opening(backend)
+    backend.requests.clear()
+    log = RepositoryLog(backend, identity, Bulks(), hint=hint)
+    assert log.refresh() == open_log(filled(10)).refresh()
+    assert backend.asked == [0]
+    assert not {("read", slot_key(gen)) for gen in range(1, seen + 1)} & set(backend.requests)
+
+
+def test_a_service_that_tells_of_another_past_is_a_rewind(tmp_path: Path) -> None:
+    backend = filled(10)
+    reader = RepositoryLog(backend, IDENTITY, Bulks(), memory=tmp_path)
+    reader.refresh()
+    shorter = Telling(copy_of(backend, records=4), 4)
+    with pytest.raises(RepositoryRewound):
+        RepositoryLog(shorter, IDENTITY, Bulks(), memory=tmp_path).refresh()
 
 
 @pytest.mark.parametrize("workers", [1, 32])

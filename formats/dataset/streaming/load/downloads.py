@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice
 from threading import Condition, Lock, Thread
 from typing import Protocol, TypeVar
 
@@ -39,7 +40,7 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import PageDiskCache
-from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
+from tensorrepo.repo.objects.envelope import ExpectsReads, ObjectLink, ObjectSource, ReadsOnce
 from tensorrepo.repo.threads import join_all
 
 
@@ -101,6 +102,7 @@ class FetchConfig:
 
     Attributes:
         read: reader of payload bytes ``[start, stop)`` of a chunk, not proved, by one request.
+        expect: told which chunks are read first, where a store can prepare for that.
         tries: number of attempts at a request when the store fails for a moment.
         cache: cache of pages on this machine's disk.
         peers: servers near by, asked before the store.
@@ -112,6 +114,7 @@ class FetchConfig:
 
     read: Callable[[ObjectLink, int, int], Buffer]
     clock: Callable[[], float]
+    expect: Callable[[Iterable[ObjectLink]], None] | None = None
     chance: Callable[[], float] = random.random
     tries: int = TRIES
     cache: PageDiskCache | None = None
@@ -134,6 +137,7 @@ def means_of(
     most = threads or BOUNDS.most
     return FetchConfig(
         read=objects.read_once if isinstance(objects, ReadsOnce) else objects.read_range,
+        expect=objects.expect_reads if isinstance(objects, ExpectsReads) else None,
         clock=clock,
         tries=TRIES if once else 1,
         cache=cache,
@@ -151,6 +155,7 @@ _TIMES_DAMAGED = 2
 _LANDING_SECONDS = 3.0  # requests that hang longer are left to their daemon threads
 _WAITING = 16  # jobs that wait to be begun are enough: finding out more takes time
 _ADMITTED_AT_ONCE = 4  # runs, before others get the lock
+_FORESEEN = 64  # runs, whose chunks are told of before the first is read
 
 
 class RunDownloads(Protocol[T_co]):
@@ -244,6 +249,10 @@ class Downloads(RunPrefetch[T]):
         self._asked.clear()
 
     def _begin_expected(self) -> None:
+        if self._means.expect is not None and not self._order:
+            first = [self._runs.pieces(run) for run in islice(self._expected, _FORESEEN)]
+            links = {piece.link.digest: piece.link for piece in chain.from_iterable(first)}
+            self._means.expect(links.values())
         self._admit()
         self._call()
 

@@ -20,7 +20,7 @@ of a mix. Pieces carry the number of their part in front of their keys.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
@@ -69,7 +69,7 @@ from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
+from tensorrepo.repo.objects.envelope import ExpectsReads, ObjectLink, ObjectSource, ReadsOnce
 
 _SUM_BYTES = 4
 
@@ -632,7 +632,20 @@ class RoutedObjects:
             store.read_once if isinstance(store, ReadsOnce) else store.read_range
             for store in stores
         ]
+        self._expecting = [
+            store.expect_reads if isinstance(store, ExpectsReads) else None for store in stores
+        ]
         self._dataset_of: dict[str, int] = {}
+
+    def expect_reads(self, links: Iterable[ObjectLink]) -> None:
+        """See `ExpectsReads`; of each, the dataset is known."""
+        by_dataset: dict[int, list[ObjectLink]] = {}
+        for link in links:
+            by_dataset.setdefault(self._dataset_of[link.digest], []).append(link)
+        for dataset, theirs in by_dataset.items():
+            expecting = self._expecting[dataset]
+            if expecting is not None:
+                expecting(theirs)
 
     def expect(self, dataset: int, pieces: Sequence[PagePiece]) -> None:
         """These are to be read, from the store of this dataset."""
