@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import NewType
@@ -34,6 +35,24 @@ _STATE = blake3(derive_key_context="tensorrepo state v1")
 _CONTENT = blake3(derive_key_context="tensorrepo content v1")
 
 
+class _Cores:
+    """Whether this process may hash on all cores.
+
+    BLAKE3's threads begin with the first large object, and a process that is forked after that
+    would wait for them forever: they stayed behind.
+    """
+
+    begun = False
+    lost = False
+
+    @classmethod
+    def after_fork(cls) -> None:
+        cls.lost = cls.begun
+
+
+os.register_at_fork(after_in_child=_Cores.after_fork)
+
+
 def object_digest(parts: Sequence[Buffer]) -> Digest:
     """Name of the object whose bytes are `parts`, one after the other."""
     large = any(memoryview(part).nbytes >= _PARALLEL_BYTES for part in parts)
@@ -49,6 +68,8 @@ def has_digest(data: Buffer, digest: Digest) -> bool:
 
 def streamed_digest(parts: Iterable[Buffer], *, parallel: bool = False) -> Digest:
     """The same of parts that come one by one; `parallel` hashes each on all cores."""
+    parallel = parallel and not _Cores.lost
+    _Cores.begun |= parallel
     hasher = (_OBJECT_PARALLEL if parallel else _OBJECT).copy()
     for part in parts:
         hasher.update(part)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from blake3 import blake3
 from hypothesis import given
@@ -32,6 +35,17 @@ def test_a_name_depends_on_the_bytes_and_not_on_how_they_are_cut(parts: list[byt
 def test_a_name_is_the_same_when_it_is_computed_on_all_cores() -> None:
     data = bytes(range(256)) * 5000  # above the size from which BLAKE3 uses its threads
     assert object_digest([data]) == object_digest([data[:1000], data[1000:600_000], data[600_000:]])
+
+
+def test_a_forked_process_names_large_objects_as_well() -> None:
+    data = bytes(range(256)) * 5000
+    name = object_digest([data])  # begins BLAKE3's threads, which the fork has not
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # it would wait for them forever
+        os._exit(object_digest([data]) == name)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 @given(st.binary(max_size=100))
