@@ -205,6 +205,8 @@ class _Server:
         if self._owner == os.getpid() and self.process.returncode is None:
             self.process.kill()
             self.process.wait()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -233,8 +235,9 @@ class _Process:
     def told(self) -> bytes:
         """The last that it wrote to its standard error, which is gone now; else the server."""
         said = _last_of(self.errors)
-        if not said and self._server.returncode is not None and self._server.stderr is not None:
-            said = _last_of(self._server.stderr.fileno())
+        pipe = self._server.stderr
+        if not said and self._server.returncode is not None and pipe and not pipe.closed:
+            said = _last_of(pipe.fileno())
         return said
 
     def close(self) -> None:

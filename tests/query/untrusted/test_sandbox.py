@@ -163,6 +163,10 @@ def test_a_process_finds_what_this_one_found_in_its_environment(
     looks = "import of_the_environment\nserve("
     _served_by(monkeypatch, sandbox.SERVER.replace("serve(", looks))
     assert len(_ask(repo, "SELECT 1")) == 1
+    (server,) = sandbox._servers.values()
+    server.close()
+    assert server.process.stderr is not None
+    assert server.process.stderr.closed
 
 
 def test_what_this_process_takes_for_a_query_is_bounded() -> None:
