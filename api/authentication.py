@@ -21,7 +21,7 @@ from tensorrepo.api.access.cookies import session_of
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.tokens import sent_token, token_id
 from tensorrepo.api.errors import answer_error
-from tensorrepo.api.requests import CALLER, TOKEN_ID
+from tensorrepo.api.requests import CALLER, PROBES, TOKEN_ID
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
 
@@ -95,7 +95,8 @@ async def _proved(request: Request, service: Service) -> Caller:
     Raises:
         UnauthenticatedError: a token came, but it is worth nothing.
     """
-    if _path(request).startswith(_BY_TICKET):
+    path = _path(request)
+    if path in PROBES or path.startswith(_BY_TICKET):
         return NOBODY
     header = request.headers.get("authorization", "")
     if not header:

@@ -26,6 +26,7 @@ from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied
 
 # What a request is known by to middleware around it, in its scope.
+PROBES: Final = frozenset({"/health", "/health/ready"})  # answered whoever asks
 CALLER: Final = "tensorrepo.caller"
 TOKEN_ID: Final = "tensorrepo.token_id"  # noqa: S105  a name
 REQUEST_ID: Final = "X-Request-Id"

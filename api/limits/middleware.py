@@ -20,12 +20,11 @@ from tensorrepo.api.access.cookies import session_of
 from tensorrepo.api.errors import problem
 from tensorrepo.api.limits.bodies import bounded
 from tensorrepo.api.limits.buckets import Rate, TokenBuckets
-from tensorrepo.api.requests import CALLER
+from tensorrepo.api.requests import CALLER, PROBES
 from tensorrepo.api.service import Service
 from tensorrepo.api.settings import Settings
 
 MAX_RANGES: Final = 64
-_OPEN: Final = frozenset({"/health", "/health/ready"})  # probes are never refused
 
 
 class Limits:
@@ -39,7 +38,7 @@ class Limits:
         self._bytes = _buckets(settings.bytes_per_second, settings.workers, burst_seconds=10)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN:
+        if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
         request = Request(scope)

@@ -34,7 +34,7 @@ def merged_items(
     if cases is None or len(cases) == 1 or any(module.iter_markers("parametrize")):
         return None
     merged = merge(test, cases)
-    manager = module.session._fixturemanager
+    manager = module.session._fixturemanager  # no public part of pytest tells scopes of fixtures
     fixtures = manager.getfixtureinfo(module, merged, None)
     made = fixtures.name2fixturedefs
     if "request" in inspect.signature(merged).parameters:
@@ -42,7 +42,8 @@ def merged_items(
     if not _is_together(test) and not _can_share(merged, made):
         return None
     setattr(module.obj, name, merged)  # pytest looks there, and makes one for each form of fixtures
-    return list(module._genfunctions(name, merged))
+    items = module.ihook.pytest_pycollect_makeitem(collector=module, name=name, obj=merged)
+    return list(items)
 
 
 def cases_of(test: Callable[..., None]) -> list[_Case] | None:
