@@ -111,9 +111,14 @@ static bool pack_plane(const uint8_t *plane, size_t count, double most, packing 
     uint8_t *at = scratch(MOST_TABLE_BYTES + room);
     if (!at)
         return false;
+    size_t head = write_tables(&tables_of_thread, at);
+    /* A small plane of many values would be no smaller with its tables, whatever the coder makes of
+     * it: where a state is at least 16 times the sum of frequencies, a symbol takes no more than a
+     * tenth of a bit less than its frequency says. */
+    if ((double)head + it->expected - (double)count / 80 >= (double)count)
+        return true;
     uint8_t *coded = pack_by_tables(plane, NULL, count, &tables_of_thread, at + MOST_TABLE_BYTES,
                                     room);
-    size_t head = write_tables(&tables_of_thread, at);
     memmove(coded - head, at, head);
     it->begin = coded - head;
     it->size = (size_t)(at + MOST_TABLE_BYTES + room - it->begin);
