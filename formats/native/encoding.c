@@ -111,9 +111,14 @@ static bool pack_plane(const uint8_t *plane, size_t count, double most, packing 
     uint8_t *at = scratch(MOST_TABLE_BYTES + room);
     if (!at)
         return false;
+    size_t head = write_tables(&tables_of_thread, at);
+    /* A small plane of many values would be no smaller with its tables, whatever the coder makes of
+     * it: a state is at least 16 times a frequency when a symbol comes to it, so what divisions lose
+     * there, and where it hands over a word, is less than a fifth of a bit. */
+    if ((double)head + it->expected - (double)count / 40 >= (double)count)
+        return true;
     uint8_t *coded = pack_by_tables(plane, NULL, count, &tables_of_thread, at + MOST_TABLE_BYTES,
                                     room);
-    size_t head = write_tables(&tables_of_thread, at);
     memmove(coded - head, at, head);
     it->begin = coded - head;
     it->size = (size_t)(at + MOST_TABLE_BYTES + room - it->begin);

@@ -418,7 +418,8 @@ def test_it_is_built_wherever_it_can_be() -> None:
 def test_the_first_span_that_is_not_what_its_sum_says_is_named(
     copier: RowCopier, wrong: int
 ) -> None:
-    lengths = np.array([LEAST_SUMMED_BYTES, 1000, 70_000, 300_001] * 5)
+    # Neighbors of one length, but for the fifth, are summed side by side.
+    lengths = np.repeat([LEAST_SUMMED_BYTES, 1024, 70_000, 300_001], 5)
     places = somewhere(len(lengths), 300_001)
     spans = zip(places.tolist(), lengths.tolist(), strict=True)
     sums = np.array([xxh3_64_intdigest(MEMORY[at : at + size]) for at, size in spans], np.uint64)
