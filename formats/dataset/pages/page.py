@@ -261,8 +261,8 @@ def _plain_pages(drafts: Sequence[_Draft], row_bytes: int) -> list[EncodedPage]:
     entries["checksum"], entries["flags"] = checksums, HAS_ROW_SUMS
     # Rows that have sums are no scalars, whose range an entry would tell.
     return [
-        EncodedPage(room, entry, content_tag(room.data))
-        for room, entry in zip(rooms, entries, strict=True)
+        EncodedPage(room, entries[at : at + 1].reshape(()), content_tag(room.data))
+        for at, room in enumerate(rooms)
     ]
 
 
