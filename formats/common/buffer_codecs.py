@@ -24,6 +24,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, Literal
 
@@ -245,6 +246,7 @@ def decompress_zstd(stored: memoryview, raw_bytes: int) -> bytes:
     return raw
 
 
+@lru_cache(maxsize=256)
 def packed_dtype(item_bytes: int) -> np.dtype[Any]:
     """Items are packed as numbers of 8, 4, 2 or 1 bytes: the largest that divides them."""
     return np.dtype(f"<u{next(size for size in (8, 4, 2, 1) if item_bytes % size == 0)}")

@@ -1,5 +1,5 @@
 /* Sums of rows that lie one behind the other, copied on the way: the low halves of their XXH3 of 64
- * bits, seed 0.
+ * bits, seed 0. Pages of rows of one size are filled with rows and sums, and summed themselves.
  *
  * Rows of every length, unlike those that rows.c compares on the way. The interpreter lock is let
  * go of once for all of them. The twin in Python is row_sums.py beside this.
@@ -100,6 +100,19 @@ static uint64_t short_sum(const uint8_t *data, size_t length)
     return length > 16 ? summed_upto_240(data, length) : summed_upto_16(data, length);
 }
 
+static uint64_t any_sum(const uint8_t *data, size_t length)
+{
+    return length < LEAST_SUMMED ? short_sum(data, length) : sum_long(data, length);
+}
+
+/* What is summed is what was copied: a byte of a mapped file may change meanwhile. */
+static uint64_t copied_sum(uint8_t *to, const uint8_t *from, size_t length)
+{
+    if (length >= LEAST_SUMMED)
+        return copy_long(to, from, length, NULL, false);
+    return short_sum(length ? memcpy(to, from, length) : to, length);
+}
+
 typedef struct {
     const uint8_t *data;
     const int64_t *bounds;
@@ -108,22 +121,58 @@ typedef struct {
     uint8_t *to; /* of the first row, or NULL */
 } job;
 
-/* What is summed is what was copied: a byte of a mapped file may change meanwhile. */
 static void sum_all(const job *job)
 {
     uint8_t *to = job->to;
     for (size_t row = 0; row < job->rows; row++) {
         const uint8_t *from = job->data + job->bounds[row];
         size_t length = (size_t)(job->bounds[row + 1] - job->bounds[row]);
-        if (to && length < LEAST_SUMMED && length)
-            from = memcpy(to, from, length);
-        uint64_t sum = length < LEAST_SUMMED ? short_sum(from, length)
-                       : to                  ? copy_long(to, from, length, NULL, false)
-                                             : sum_long(from, length);
+        uint64_t sum = to ? copied_sum(to, from, length) : any_sum(from, length);
         job->sums[row] = (uint32_t)sum;
         if (to)
             to += length;
     }
+}
+
+/* ------------------------------------------------------------------ pages */
+
+enum { PAD = 64, SUM = 4 }; /* parts of a page begin at multiples of PAD; its head is one */
+
+static size_t padded(size_t size)
+{
+    return (size + PAD - 1) / PAD * PAD;
+}
+
+/* A page is head | rows | a sum for each, both padded with zeros. */
+enum { ROWS, HEAD, ROOM, PARTS };
+typedef struct {
+    Py_buffer parts[PARTS];
+} page;
+
+static size_t page_bytes(size_t size, size_t row_bytes)
+{
+    return PAD + padded(size) + padded(size / row_bytes * SUM);
+}
+
+/* Pads a part of a page; where the next one begins. */
+static uint8_t *pad(uint8_t *from, size_t size)
+{
+    memset(from + size, 0, padded(size) - size);
+    return from + padded(size);
+}
+
+static uint64_t filled_page(const page *page, size_t row_bytes)
+{
+    const uint8_t *from = page->parts[ROWS].buf;
+    size_t size = (size_t)page->parts[ROWS].len, rows = size / row_bytes;
+    uint8_t *room = memcpy(page->parts[ROOM].buf, page->parts[HEAD].buf, PAD);
+    uint8_t *to = room + PAD, *sums = pad(to, size);
+    for (size_t row = 0; row < rows; row++) {
+        uint32_t sum = (uint32_t)copied_sum(to + row * row_bytes, from + row * row_bytes, row_bytes);
+        memcpy(sums + row * SUM, &sum, SUM);
+    }
+    pad(sums, rows * SUM);
+    return any_sum(room, (size_t)page->parts[ROOM].len);
 }
 
 /* ------------------------------------------------------------------ Python */
@@ -166,7 +215,67 @@ static PyObject *sum_rows(PyObject *Py_UNUSED(module), PyObject *arguments)
     return done;
 }
 
+static bool fits(const page *page, Py_ssize_t row_bytes)
+{
+    Py_ssize_t size = page->parts[ROWS].len;
+    return is_size("the head", page->parts[HEAD].len, PAD) &&
+           is_size("rows", size, size / row_bytes * row_bytes) &&
+           is_size("the page", page->parts[ROOM].len,
+                   (Py_ssize_t)page_bytes((size_t)size, (size_t)row_bytes));
+}
+
+/* Page number `at` of the lists; false and an error where there is none. Its buffers must be released
+ * in any case. */
+static bool page_taken(PyObject *const *lists, Py_ssize_t at, page *page)
+{
+    static const int FLAGS[PARTS] = {PyBUF_SIMPLE, PyBUF_SIMPLE, PyBUF_WRITABLE};
+    for (int part = 0; part < PARTS; part++) {
+        PyObject *item = PyList_GetItem(lists[part], at);
+        if (!item || PyObject_GetBuffer(item, &page->parts[part], FLAGS[part]))
+            return false;
+    }
+    return true;
+}
+
+static PyObject *pages_filled(PyObject *const *lists, page *pages, Py_ssize_t count,
+                              Py_ssize_t row_bytes, uint64_t *checksums)
+{
+    for (Py_ssize_t at = 0; at < count; at++)
+        if (!page_taken(lists, at, &pages[at]) || !fits(&pages[at], row_bytes))
+            return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t at = 0; at < count; at++)
+        checksums[at] = filled_page(&pages[at], (size_t)row_bytes);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *fill_pages(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *lists[PARTS], *done = NULL;
+    Py_ssize_t row_bytes;
+    Py_buffer checksums;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!nw*", &PyList_Type, &lists[ROWS], &PyList_Type,
+                          &lists[HEAD], &PyList_Type, &lists[ROOM], &row_bytes, &checksums))
+        return NULL;
+    Py_ssize_t count = items(&checksums, 8, "checksums");
+    page *pages = count < 0 ? NULL : calloc((size_t)count + 1, sizeof *pages);
+    if (count >= 0 && row_bytes < 1) {
+        PyErr_Format(PyExc_ValueError, "rows of %zd bytes", row_bytes);
+    } else if (pages) {
+        done = pages_filled(lists, pages, count, row_bytes, checksums.buf);
+    } else if (count >= 0) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t at = 0; pages && at < count; at++)
+        release(pages[at].parts, PARTS);
+    free(pages);
+    PyBuffer_Release(&checksums);
+    return done;
+}
+
 static PyMethodDef METHODS[] = {
+    {"fill_pages", fill_pages, METH_VARARGS, NULL},
     {"sum_rows", sum_rows, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

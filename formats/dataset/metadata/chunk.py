@@ -95,7 +95,9 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
         chunk = np.full(len(entries), chunk_number, np.uint32)
         tags = tags.reshape(-1, TAG_BYTES)
         bounds = np.frombuffer(bytearray().join(page.bounds for page in column.pages), TEXT_BOUNDS)
-        previews = join_previews([(1, _previews(page)) for page in column.pages])
+        has_previews = any(page.previews for page in column.pages)
+        previewed = column.pages if has_previews else ()
+        previews = join_previews([(1, _previews(page)) for page in previewed])
         storage = column.storage
         laid.append(
             ColumnPages(column.id, storage, entries, tags, chunk, bounds=bounds, previews=previews)

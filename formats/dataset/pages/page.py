@@ -139,15 +139,74 @@ def encode_page(
     `IN_BANDS` where a row is such a picture; `allocate` gives memory of any content for so many
     bytes.
     """
+    return encode_pages([PageInput(values, storage, codec, allocate)])[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageInput:
+    """What a page is made of; see `encode_page`."""
+
+    values: ColumnValues
+    storage: Storage
+    codec: PageCodec = Codec.NONE
+    allocate: Allocate = _fresh
+
+
+@dataclass(slots=True, eq=False)  # frozen ones take thrice as long to make
+class _Draft:
+    """A page whose buffers are chosen and encoded, but lie where they came from."""
+
+    given: PageInput
+    values: ColumnValues
+    is_summed: bool
+    buffers: list[NDArray[Any]]
+    codecs: list[int]
+    items: list[int]
+    raw_bytes: int
+    scans: ScanBuffer | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is rows as they are, and their sums, and nothing else."""
+        return (
+            self.is_summed
+            and self.values.valid is None
+            and not any(self.codecs)
+            and isinstance(self.values, FixedValues)
+            and self.values.values.flags.c_contiguous
+        )
+
+
+def encode_pages(inputs: Sequence[PageInput]) -> list[EncodedPage]:
+    """As `encode_page` of each of a few pages.
+
+    What Python does for them is done for one after the other, before and after their bytes are
+    copied and summed: these push all else out of the processor's cache, and Python that comes back
+    to it for each page takes several times as long.
+    """
+    drafts = [_draft(given) for given in inputs]
+    plain: dict[int, list[int]] = {}  # by bytes of a row
+    for at, draft in enumerate(drafts):
+        if draft.is_plain:
+            plain.setdefault(draft.given.storage.row_bytes, []).append(at)
+    pages: dict[int, EncodedPage] = {}
+    for row_bytes, places in plain.items():
+        made = _plain_pages([drafts[at] for at in places], row_bytes)
+        pages.update(zip(places, made, strict=True))
+    return [pages.get(at) or _page(draft) for at, draft in enumerate(drafts)]
+
+
+def _draft(given: PageInput) -> _Draft:
+    values, storage, codec = given.values, given.storage, given.codec
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
     buffers = _buffers(values)
     is_summed = _has_row_sums(values, storage)
     if is_summed:
-        buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled below
+        buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled later
     raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
-    items = _items(storage)
     codecs: list[int] = [Codec.NONE] * 4
+    items = _items(storage)
     scans: ScanBuffer | None = None
     if codec == IN_BANDS:
         assert isinstance(values, BinaryValues), "pictures are bytes"
@@ -160,7 +219,14 @@ def encode_page(
             is_few = is_label and buffers[which].nbytes < FEW_LABELS_BYTES
             wish = Codec.NONE if codec == AUTO and is_few else codec
             codecs[which], buffers[which] = _compress(wish, buffers[which], items[which])
-    data, rooms = _new_page([buffer.nbytes for buffer in buffers], codecs, items, allocate)
+    return _Draft(given, values, is_summed, buffers, codecs, items, raw_bytes, scans)
+
+
+def _page(draft: _Draft) -> EncodedPage:
+    values, storage, buffers = draft.values, draft.given.storage, draft.buffers
+    codecs, is_summed = draft.codecs, draft.is_summed
+    sizes = [buffer.nbytes for buffer in buffers]
+    data, rooms = _new_page(sizes, codecs, draft.items, draft.given.allocate)
     to_fill = {VALIDITY, TABLE, DATA}
     if is_summed:
         rows = TABLE if isinstance(values, FixedValues) else DATA
@@ -169,14 +235,35 @@ def encode_page(
     for which in to_fill:
         _fill(rooms[which], buffers[which])
     entry = np.zeros((), PAGE_ENTRY)
-    entry["rows"], entry["raw_bytes"], entry["stored_bytes"] = values.rows, raw_bytes, data.nbytes
+    entry["rows"], entry["stored_bytes"] = values.rows, data.nbytes
+    entry["raw_bytes"] = draft.raw_bytes
     entry["checksum"] = xxh3_64_intdigest(data.data)
     entry["codec"] = PAGE_COMPRESSED if any(codecs) else PAGE_PLAIN
     entry["flags"] = HAS_ROW_SUMS if is_summed else 0
     _describe(entry, values, storage)
     bounds = text_bounds(values).tobytes() if isinstance(values, BinaryValues) else b""
-    previews = b"" if scans is None else scans.previews(data)
+    previews = b"" if draft.scans is None else draft.scans.previews(data)
     return EncodedPage(data, entry, content_tag(data.data), bounds, previews)
+
+
+def _plain_pages(drafts: Sequence[_Draft], row_bytes: int) -> list[EncodedPage]:
+    """Pages that are plain, of rows of one size, in one call to C."""
+    rows = [draft.buffers[TABLE].reshape(-1).view(np.uint8) for draft in drafts]
+    heads, rooms = [], []
+    for draft in drafts:
+        sizes = [buffer.nbytes for buffer in draft.buffers]
+        heads.append(_directory(sizes, draft.codecs, draft.items))
+        rooms.append(draft.given.allocate(draft.raw_bytes))  # nothing is compressed
+    checksums = BEST.fill(rows, heads, rooms, row_bytes)
+    entries = np.zeros(len(drafts), PAGE_ENTRY)
+    entries["rows"] = [draft.values.rows for draft in drafts]
+    entries["raw_bytes"] = entries["stored_bytes"] = [room.nbytes for room in rooms]
+    entries["checksum"], entries["flags"] = checksums, HAS_ROW_SUMS
+    # Rows that have sums are no scalars, whose range an entry would tell.
+    return [
+        EncodedPage(room, entries[at : at + 1].reshape(()), content_tag(room.data))
+        for at, room in enumerate(rooms)
+    ]
 
 
 def _items(storage: Storage) -> list[int]:
@@ -212,7 +299,7 @@ def column_codec(column_type: ColumnType, choice: CodecChoice) -> PageCodec:
 def _compress(
     choice: CodecChoice, raw: NDArray[Any], item_bytes: int
 ) -> tuple[Codec, NDArray[Any]]:
-    if choice is Codec.NONE:
+    if choice is Codec.NONE or (choice == AUTO and not raw.nbytes):
         return Codec.NONE, raw
     flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
     codec, packed = encode_chosen(choice, flat.data, item_bytes)
@@ -238,17 +325,22 @@ def _new_page(
     """A page without what its buffers hold, and the room of each of them."""
     data = allocate(DIRECTORY.size + sum(map(padded, sizes)))
     rooms: list[NDArray[np.uint8]] = []
-    fields: list[int] = []
     at = DIRECTORY.size
-    for size, codec, item in zip(sizes, codecs, items, strict=True):
+    for size in sizes:
         rooms.append(data[at : at + size])
-        fields += [size, codec, item if size else 0, 0, 0]
         end = at + size
         at += padded(size)
         if end < at:
             data[end:at] = 0
-    DIRECTORY.pack_into(data.data, 0, *fields)
+    data.data[: DIRECTORY.size] = _directory(sizes, codecs, items)
     return data, rooms
+
+
+def _directory(sizes: Sequence[int], codecs: Sequence[int], items: Sequence[int]) -> bytes:
+    fields: list[int] = []
+    for size, codec, item in zip(sizes, codecs, items, strict=True):
+        fields += [size, codec, item if size else 0, 0, 0]
+    return DIRECTORY.pack(*fields)
 
 
 def _fill(room: NDArray[np.uint8], part: NDArray[Any]) -> None:

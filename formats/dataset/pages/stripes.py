@@ -64,6 +64,8 @@ class Stripes:
     fragment_bytes: int
     _page: list[int] = field(init=False)  # bytes of the open page, whole stripes only
     _stripe: list[int] = field(init=False)  # bytes of the open stripe
+    _fastest: float = field(init=False)
+    _closes: dict[float, tuple[int, ...]] = field(init=False)  # columns as fast as that, and faster
     _stripe_rows: int = 0
     _fragment_bytes: int = 0
     _fragment_rows: int = 0
@@ -71,6 +73,8 @@ class Stripes:
     def __post_init__(self) -> None:
         self._page = [0] * len(self.limits)
         self._stripe = [0] * len(self.limits)
+        self._fastest = max(self.speeds, default=0.0)
+        self._closes = {}
 
     def restart(self) -> None:
         """The fragment was ended from outside."""
@@ -91,9 +95,12 @@ class Stripes:
             yield self._end_stripe(at, stop) if stop < rows else StripeStep(at, stop, (), False)
             at = stop
 
+    # What follows is done for each page, by loops: generators took half as long again.
     def _fits(self, costs: Sequence[_Costs], at: int, rows: int) -> int:
         """Where the open stripe ends at the latest; at least one row when it is empty."""
-        stop = min(rows, *(self._reach(place, cost, at) for place, cost in enumerate(costs)))
+        stop = rows
+        for place, cost in enumerate(costs):
+            stop = min(stop, self._reach(place, cost, at))
         return stop if self._stripe_rows else max(stop, at + 1)
 
     def _reach(self, place: int, costs: _Costs, at: int) -> int:
@@ -106,12 +113,12 @@ class Stripes:
         return costs.reach(at, room - 1) + 1 if room > 0 else at
 
     def _end_stripe(self, at: int, stop: int) -> StripeStep:
-        self._fragment_bytes += sum(self._stripe)
+        for place, used in enumerate(self._stripe):
+            self._page[place] += used
+            self._fragment_bytes += used
         ends = (
             self._fragment_bytes >= self.fragment_bytes or self._fragment_rows >= MAX_FRAGMENT_ROWS
         )
-        for place, used in enumerate(self._stripe):
-            self._page[place] += used
         closes = tuple(range(len(self.limits))) if ends else self._full()
         for place in closes:
             self._page[place] = 0
@@ -123,15 +130,16 @@ class Stripes:
 
     def _full(self) -> tuple[int, ...]:
         """Columns that another stripe like the last would overfill, and all faster ones."""
-        slowest = min(
-            (
-                self.speeds[place]
-                for place, limit in enumerate(self.limits)
-                if self._page[place] + self._stripe[place] > limit
-            ),
-            default=max(self.speeds),
-        )
-        return tuple(place for place, speed in enumerate(self.speeds) if speed >= slowest)
+        slowest = self._fastest
+        for place, limit in enumerate(self.limits):
+            if self._page[place] + self._stripe[place] > limit and self.speeds[place] < slowest:
+                slowest = self.speeds[place]
+        closes = self._closes.get(slowest)
+        if closes is None:
+            speeds = enumerate(self.speeds)
+            closes = tuple(place for place, speed in speeds if speed >= slowest)
+            self._closes[slowest] = closes
+        return closes
 
 
 class _Costs:

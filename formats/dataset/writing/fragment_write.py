@@ -33,9 +33,12 @@ from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
+    Allocate,
     EncodedPage,
+    PageCodec,
+    PageInput,
     column_codec,
-    encode_page,
+    encode_pages,
     padded,
 )
 from tensorrepo.formats.dataset.pages.stripes import Stripes, StripeStep, page_limit
@@ -127,12 +130,15 @@ class FragmentWriter:
         self.groups = groups
         self._make_tree = tree
         self._tree: TreeWriter | None = None
+        # Asked for each page, and made anew by each question.
+        self._storages = [column.storage for column in schema.columns]
+        self._codecs = [column_codec(column.type, options.codec) for column in schema.columns]
         count = len(schema.columns)
         self._pieces: list[list[ColumnValues]] = [[] for _ in range(count)]
         self._tiled: dict[int, list[TiledValues]] = {
             place: []
-            for place, column in enumerate(schema.columns)
-            if column.storage.layout is ColumnLayout.TILED
+            for place, storage in enumerate(self._storages)
+            if storage.layout is ColumnLayout.TILED
         }
         self._owned = [0] * count  # pieces that are no views into the caller's batch
         self._first = [0] * count  # row of the caller's batch behind those pieces
@@ -202,7 +208,7 @@ class FragmentWriter:
     def _begin(self, values: Sequence[ColumnValues]) -> _Filling:
         """Choose groups and page sizes by what the first rows weigh."""
         options = self._options
-        storages = [column.storage for column in self._schema.columns]
+        storages = self._storages
         means = [max(1.0, column.nbytes / column.rows) for column in values]
         limits = [
             page_limit(storage, mean, options.page_bytes)
@@ -257,12 +263,11 @@ class FragmentWriter:
     def _end_page(self, filling: _Filling, place: int) -> None:
         pieces, self._pieces[place] = self._pieces[place], []
         self._owned[place] = 0
-        column, options = self._schema.columns[place], self._options
-        codec = column_codec(column.type, options.codec)
-        raw_bytes = padded(sum(piece.nbytes for piece in pieces)) + DIRECTORY.size
+        value_bytes = pieces[0].nbytes if len(pieces) == 1 else sum(each.nbytes for each in pieces)
+        raw_bytes = padded(value_bytes) + DIRECTORY.size
+        storage, codec = self._storages[place], self._codecs[place]
         encoded = self._encoders.add(
-            lambda: encode_page(concat(pieces), column.storage, codec, filling.slabs[place].array),
-            raw_bytes,
+            _Page(pieces, storage, codec, filling.slabs[place].array), raw_bytes
         )
         self._fragment[place].append(WaitingPage(self._page_start[place], encoded, raw_bytes))
         self._page_start[place] = self._fragment_rows
@@ -274,13 +279,15 @@ class FragmentWriter:
             if pieces:
                 self._end_page(filling, place)
         for place, rows in self._tiled.items():
-            storage = self._schema.columns[place].storage
-            self._fragment[place].append(tile_page(filling.tiles[place], rows, storage))
+            page = tile_page(filling.tiles[place], rows, self._storages[place])
+            self._fragment[place].append(page)
             self._tiled[place] = []
         places = {column.id: place for place, column in enumerate(self._schema.columns)}
         columns = [
-            ColumnPart(column.id, column.storage, pages)
-            for column, pages in zip(self._schema.columns, self._fragment, strict=True)
+            ColumnPart(column.id, storage, pages)
+            for column, storage, pages in zip(
+                self._schema.columns, self._storages, self._fragment, strict=True
+            )
         ]
         parts = {
             group[0]: FragmentPart(tuple(columns[places[name]] for name in group if name in places))
@@ -339,16 +346,27 @@ def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Gro
 class _Page:
     """A page that a thread encodes; called, it waits for that and gives it."""
 
-    __slots__ = ("_encode", "_page", "begun")
+    __slots__ = ("_given", "_page", "begun")
 
-    def __init__(self, encode: Callable[[], EncodedPage]) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[ColumnValues],
+        storage: Storage,
+        codec: PageCodec,
+        allocate: Allocate,
+    ) -> None:
         self.begun: Future[None] | None = None  # of all that are encoded with it
-        self._encode: Callable[[], EncodedPage] | None = encode
+        self._given: tuple[Any, ...] | None = (pieces, storage, codec, allocate)
         self._page: EncodedPage | None = None
 
-    def encode(self) -> None:
-        assert self._encode is not None, "encoded once"
-        self._page, self._encode = self._encode(), None
+    def take(self) -> PageInput:
+        """What it is made of; once."""
+        assert self._given is not None, "encoded once"
+        (pieces, *how), self._given = self._given, None
+        return PageInput(concat(pieces), *how)
+
+    def settle(self, page: EncodedPage) -> None:
+        self._page = page
 
     def __call__(self) -> EncodedPage:
         if self._page is None:
@@ -369,9 +387,8 @@ class _Encoders:
         self._bytes = 0
         self._begun: list[Future[None]] = []
 
-    def add(self, encode: Callable[[], EncodedPage], size_bytes: int) -> _Page:
+    def add(self, page: _Page, size_bytes: int) -> _Page:
         """Encode a page of about so many bytes: soon, or when `begin` is called."""
-        page = _Page(encode)
         self._pages.append(page)
         self._bytes += size_bytes
         if self._bytes >= TOGETHER_BYTES:
@@ -396,8 +413,8 @@ class _Encoders:
 
 
 def _encode_all(pages: list[_Page]) -> None:
-    for page in pages:
-        page.encode()
+    for page, encoded in zip(pages, encode_pages([page.take() for page in pages]), strict=True):
+        page.settle(encoded)
 
 
 class Slab:
