@@ -115,7 +115,7 @@ class Disk:
     def open(self, key: str) -> int:
         """A descriptor to read `key`; the caller closes it."""
         folder, name = split(key)
-        with self._explained("read", key, expect=False), self._folder(folder) as at:
+        with self._step("read", key, folder, expect=False) as at:
             fd = os.open(name, _READ, dir_fd=at)
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 return fd
@@ -124,15 +124,14 @@ class Disk:
 
     def stat(self, key: str) -> os.stat_result:
         folder, name = split(key)
-        with self._explained("look up", key, expect=False), self._folder(folder) as at:
+        with self._step("look up", key, folder, expect=False) as at:
             return os.stat(name, dir_fd=at, follow_symlinks=False)
 
     def scan(self, folder: str) -> list[tuple[str, os.stat_result]]:
         """Names in `folder` with what they are, in no order."""
         found = []
         with (
-            self._explained("list", folder, expect=False),
-            self._folder(folder) as at,
+            self._step("list", folder, folder, expect=False) as at,
             os.scandir(at) as entries,
         ):
             for entry in entries:
@@ -143,7 +142,7 @@ class Disk:
     def stage(self, parts: Sequence[memoryview], *, named: bool = False) -> StagedFile:
         """Write `parts` to a new temporary file; one that is to be renamed must be `named`."""
         self._sweep()
-        with self._explained("write", TEMPORARY), self._folder(TEMPORARY, make=True) as at:
+        with self._step("write", TEMPORARY, TEMPORARY, make=True) as at:
             if named or not self._can_make_unnamed(at):
                 staged = _new_temporary(at)
             else:
@@ -160,7 +159,7 @@ class Disk:
 
     def reopen(self, name: str) -> StagedFile:
         """A file of `TEMPORARY` that is whole."""
-        with self._explained("open", TEMPORARY), self._folder(TEMPORARY) as at:
+        with self._step("open", TEMPORARY, TEMPORARY) as at:
             return StagedFile(
                 name, os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             )
@@ -168,15 +167,19 @@ class Disk:
     def start_sync(self, staged: StagedFile) -> None:
         """Let the kernel begin to write. Many files begun together share one journal commit."""
         if _HAS_ADVICE:
-            with self._explained("write", TEMPORARY):
+            try:
                 os.posix_fadvise(staged.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            except OSError as error:
+                raise explain(error, "write", self.root / TEMPORARY) from error
 
     def sync(self, staged: StagedFile) -> None:
         # Sync the file before linking it. Without this a power cut can leave the final name on
         # an empty file. After a failure the kernel forgets what it could not write: a second
         # fsync would succeed, so nobody may try again with this file.
-        with self._explained("write", TEMPORARY):
+        try:
             _fsync(staged.fd)
+        except OSError as error:
+            raise explain(error, "write", self.root / TEMPORARY) from error
 
     def link(self, staged: StagedFile, key: str, *, exclusive: bool = True) -> bool:
         """Give a synced file its key in place of its name; False when the key is taken.
@@ -191,8 +194,7 @@ class Disk:
             return self._link_unnamed(staged.fd, key)
         folder, name = split(key)
         with (
-            self._explained("create", key),
-            self._folder(folder, make=True) as at,
+            self._step("create", key, folder, make=True) as at,
             self._folder(TEMPORARY) as source,
         ):
             try:
@@ -215,7 +217,7 @@ class Disk:
 
     def _link_unnamed(self, fd: int, key: str) -> bool:
         folder, name = split(key)
-        with self._explained("create", key), self._folder(folder, make=True) as at:
+        with self._step("create", key, folder, make=True) as at:
             try:
                 self._link(_path_of(fd), name, dst_dir_fd=at, follow_symlinks=True)
             except FileExistsError:
@@ -227,15 +229,14 @@ class Disk:
         folder, name = split(key)
         assert staged.name is not None, "only what has a name can be renamed"
         with (
-            self._explained("overwrite", key),
-            self._folder(folder, make=True) as at,
+            self._step("overwrite", key, folder, make=True) as at,
             self._folder(TEMPORARY) as source,
         ):
             os.rename(staged.name, name, src_dir_fd=source, dst_dir_fd=at)
 
     def sync_folder(self, folder: str) -> None:
         """Make the names in `folder` durable; "" is the root."""
-        with self._explained("sync", folder), self._folder(folder) as at:
+        with self._step("sync", folder, folder) as at:
             _fsync_folder(at)
 
     def close(self, staged: StagedFile) -> None:
@@ -253,7 +254,7 @@ class Disk:
 
     def remove(self, key: str) -> None:
         folder, name = split(key)
-        with self._explained("delete", key, expect=False), self._folder(folder) as at:
+        with self._step("delete", key, folder, expect=False) as at:
             os.unlink(name, dir_fd=at)
 
     def folder(self, folder: str) -> AbstractContextManager[int]:
@@ -277,8 +278,17 @@ class Disk:
             while kept:
                 os.close(kept.popitem()[1])
 
-    def _folder(self, folder: str, *, make: bool = False) -> _Folder:
-        return _Folder(self, folder, make)
+    def _folder(self, folder: str) -> _Folder:
+        return _Folder(self, folder)
+
+    def _step(
+        self, doing: str, where: str, folder: str, *, make: bool = False, expect: bool = True
+    ) -> _Folder:
+        """As `_folder`, for a block whose errors become ours: `doing` something to `where`.
+
+        `expect` is False where a file may be missing.
+        """
+        return _Folder(self, folder, make, doing, where, expect)
 
     def kept_folder(self, folder: str, *, make: bool) -> int | None:
         """A descriptor of a folder that stays open; None where none is kept, or too many are."""
@@ -351,24 +361,41 @@ class Disk:
                 if stat.S_ISREG(status.st_mode) and age_seconds > stale:
                     _remove_unlocked(name, at)
 
-    def _explained(self, doing: str, where: str, *, expect: bool = True) -> _Explained:
-        return _Explained(self.root, doing, where, expect)
 
-
-# Each step of each file enters both of these: as generators they took a tenth of a small commit.
+# Each step of each file enters one of these: generators took a tenth of a small commit.
 class _Folder:
-    """A descriptor of a folder, reached without following a link below the root."""
+    """A descriptor of a folder, reached without following a link below the root; see `_step`."""
 
-    __slots__ = ("_at", "_disk", "_folder", "_is_kept", "_make")
+    __slots__ = ("_at", "_disk", "_doing", "_expect", "_folder", "_is_kept", "_make", "_where")
 
-    def __init__(self, disk: Disk, folder: str, make: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        make: bool = False,
+        doing: str = "",
+        where: str = "",
+        expect: bool = True,
+    ) -> None:
         self._disk, self._folder, self._make = disk, folder, make
+        self._doing, self._where, self._expect = doing, where, expect
 
     def __enter__(self) -> int:
-        kept = self._disk.kept_folder(self._folder, make=self._make)
-        self._is_kept = kept is not None
-        if kept is not None:
-            return kept
+        try:
+            kept = self._disk.kept_folder(self._folder, make=self._make)
+            self._is_kept = kept is not None
+            return self._opened() if kept is None else kept
+        except OSError as error:
+            self._explain(error)
+            raise
+
+    def __exit__(self, _: object, error: BaseException | None, at: object) -> None:
+        if not self._is_kept:
+            os.close(self._at)
+        if isinstance(error, OSError):
+            self._explain(error)
+
+    def _opened(self) -> int:
         self._at = self._disk.open_root(make=self._make)
         try:
             for name in self._folder.split("/") if self._folder else ():
@@ -381,33 +408,16 @@ class _Folder:
             raise
         return self._at
 
-    def __exit__(self, *_: object) -> None:
-        if not self._is_kept:
-            os.close(self._at)
+    def _explain(self, error: OSError) -> None:
+        """Raise one of our errors instead, where somebody told what was being done."""
+        if self._doing and (self._expect or not isinstance(error, FileNotFoundError)):
+            raise explain(error, self._doing, self._disk.root / self._where) from error
 
 
 class _Keeping(threading.local):
     """The folders that a thread keeps open, by their names; None: it keeps none."""
 
     folders: dict[str, int] | None = None
-
-
-class _Explained:
-    """Makes an `OSError` one of our errors; `expect` is False where a file may be missing."""
-
-    __slots__ = ("_doing", "_expect", "_root", "_where")
-
-    def __init__(self, root: Path, doing: str, where: str, expect: bool) -> None:
-        self._root, self._doing, self._where, self._expect = root, doing, where, expect
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, at: object) -> None:
-        if not isinstance(error, OSError):
-            return
-        if self._expect or not isinstance(error, FileNotFoundError):
-            raise explain(error, self._doing, self._root / self._where) from error
 
 
 def explain(error: OSError, doing: str, where: Path) -> Error:

@@ -95,9 +95,12 @@ class ServerConnection:
         given: list[bytes] = []
         formats: list[int] = []
         for value in values:
-            is_bytes = isinstance(value, bytes)
-            given.append(value if isinstance(value, bytes) else str(value).encode())
-            formats.append(_BINARY if is_bytes else _TEXT)
+            if isinstance(value, bytes):
+                given.append(value)
+                formats.append(_BINARY)
+            else:
+                given.append(str(value).encode())
+                formats.append(_TEXT)
         name = self._names.get(text)
         if name is not None:
             self._libpq.send_query_prepared(name, given, formats, _BINARY)
@@ -136,15 +139,15 @@ class ServerConnection:
             raise self._error_of(result)
         if not result.ntuples:
             return []
-        readers = [_READERS.get(result.ftype(at), bytes) for at in range(result.nfields)]
-        value = result.get_value
-        return [
-            tuple(
-                None if (data := value(row, at)) is None else read(data)
-                for at, read in enumerate(readers)
-            )
-            for row in range(result.ntuples)
-        ]
+        value, rows = result.get_value, range(result.ntuples)
+        columns: list[list[Any]] = []
+        for at in range(result.nfields):
+            read = _READERS.get(result.ftype(at))
+            column = [value(row, at) for row in rows]
+            if read is not None:  # bytes are what they are
+                column = [None if data is None else read(data) for data in column]
+            columns.append(column)
+        return list(zip(*columns, strict=True))
 
 
 def _numbered(text: str) -> bytes:

@@ -136,7 +136,8 @@ class Folding:
         if isinstance(updates, str):
             raise _Void(updates)
         if entry.kind in REF_KINDS:
-            _expect(entry, {})
+            if entry.data:
+                _expect(entry, {})
             self._move_refs(entry.kind, updates)
             return
         if entry.kind == PURGE:
@@ -158,7 +159,7 @@ class Folding:
     def _move_refs(self, kind: str, updates: tuple[Update, ...]) -> None:
         if not updates:
             raise _Void("names no ref")
-        if len({update.ref for update in updates}) < len(updates):
+        if len(updates) > 1 and len({update.ref for update in updates}) < len(updates):
             raise _Void("names a ref twice")
         for update in updates:
             self._check_update(kind, update)

@@ -25,7 +25,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -420,11 +419,12 @@ class RepositoryLog:
         if gen:
             self._check_past(Remembered(gen, tip.view.digest), known[keys[0]])
         values = [known[key] for key in keys[1 if gen else 0 :]]
-        news = [value for value in takewhile(lambda value: value is not None, values) if value]
-        if not news and values[0] is None:
+        if values[0] is None:
             return tip
+        present = len(values) - values.count(None)
+        news = [value for value in values[:present] if value]
         # More, a gap, or an empty record, which is none.
-        if len(news) == len(values) or any(value is not None for value in values[len(news) :]):
+        if present == len(values) or len(news) < present:
             return self._advance(tip, known, self.slots.window)
         return self._add_all(tip, self.slots.chain(gen + 1, tip.view.digest, news))[0]
 

@@ -162,7 +162,7 @@ def record_as_read(record: LogRecord) -> tuple[LogRecord, bytes]:
             _check_json(entry.data, _DATA_NESTING)  # before JSON makes null of what is NaN
         stored = _StoredRecord(record.entries, record.gen, record.previous, record.state, "")
         blank = _ENCODER.encode(stored)
-        data = blank[:-2] + _tag(blank.removesuffix(_NO_TAG)) + b'"}'
+        data = blank[:-2] + _tag(blank.removesuffix(_NO_TAG)).encode() + b'"}'
         if len(data) <= MAX_RECORD_BYTES:
             return _record_of(_parse_record(data)), data
     except (*_MALFORMED, TypeError, OverflowError) as error:
@@ -195,35 +195,37 @@ def _record_of(stored: _StoredRecord) -> LogRecord:
 def _parse_record(data: bytes) -> _StoredRecord:
     """What is stored in a slot; one of `_MALFORMED` for bytes that no record has."""
     record = _RECORD_DECODER.decode(data)
-    if (record.gen % STATE_INTERVAL == 0) != is_digest(record.state):
+    has_state = record.state is not None and is_digest(record.state)
+    if (record.gen % STATE_INTERVAL == 0) != has_state:
         raise ValueError(
             f"state must be a digest where gen is a multiple of {STATE_INTERVAL}, else null: "
             f"record {record.gen} has {record.state!r:.80}"
         )
     for entry in record.entries:
         _check_refs(entry.updates)
-        _check_json(entry.data, _DATA_NESTING)
+        if entry.data:
+            _check_json(entry.data, _DATA_NESTING)
     if _ENCODER.encode(record) != data:
         raise ValueError("JSON, but not in canonical form")
     # The tag is made over the record without it; in canonical form that is a slice.
-    tag = _tag(data[: -len(_NO_TAG) - _TAG_DIGITS]).decode()
+    tag = _tag(data[: -len(_NO_TAG) - _TAG_DIGITS])
     if record.tag != tag:
         raise ValueError(f"its tag is {record.tag!r:.40}, the rest of it makes {tag!r}")
     return record
 
 
-def _tag(untagged: bytes) -> bytes:
+def _tag(untagged: bytes) -> str:
     """The tag of a record: 32 hex digits of `content_tag` of its JSON without the tag itself.
 
     Until the next record chains to it, nothing else would tell a damaged record from another one.
     """
-    return content_tag(untagged + b"}").hex().encode()
+    return content_tag(untagged + b"}").hex()
 
 
 def _check_refs(updates: Iterable[Update]) -> None:
     for update in updates:
-        size = len(update.ref) if update.ref.isascii() else len(update.ref.encode())
-        if size > MAX_REF_BYTES:
+        # A character has at most 4 bytes, and refs are short.
+        if len(update.ref) * 4 > MAX_REF_BYTES and len(update.ref.encode()) > MAX_REF_BYTES:
             raise ValueError(f"a ref has at most {MAX_REF_BYTES} bytes, found {update.ref!r:.80}")
 
 

@@ -158,19 +158,21 @@ class Memory:
 
     def load(self, identity: bytes) -> Remembered | None:
         try:
-            return max(_parse(self.path(identity).read_bytes()).values(), default=None)
+            data = self.path(identity).read_bytes()
         except OSError:
             return None
+        lines = [line for line in map(_parse, _places(data)) if line is not None]
+        return max(lines, default=None)
 
     def save(self, identity: bytes, seen: Remembered) -> None:
         """Remember `seen`, unless another process of this client got further meanwhile."""
-        path = self.path(identity)
+        path = _memory_file(str(self.directory), identity)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             try:
                 handle = os.open(path, flags, 0o600)
             except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                self.directory.mkdir(parents=True, exist_ok=True)
                 handle = os.open(path, flags, 0o600)
             try:
                 _overwrite_older(handle, seen)
@@ -185,20 +187,24 @@ class Memory:
 
     def path(self, identity: bytes) -> Path:
         """The file for one repository; deleting it is `forget`."""
-        return _memory_file(self.directory, identity)
+        return Path(_memory_file(str(self.directory), identity))
 
 
 @lru_cache(maxsize=64)
-def _memory_file(directory: Path, identity: bytes) -> Path:
-    return directory / record_digest(identity)
+def _memory_file(directory: str, identity: bytes) -> str:
+    return f"{directory}{os.sep}{record_digest(identity)}"
 
 
 def _overwrite_older(handle: int, seen: Remembered) -> None:
-    lines = _parse(os.pread(handle, 2 * LINE_BYTES, 0))
-    if any(line.generation >= seen.generation for line in lines.values()):
-        return
-    place = min((0, 1), key=lambda at: (at in lines, lines.get(at)))
-    os.pwrite(handle, _line(seen), place * LINE_BYTES)
+    lines = _places(os.pread(handle, 2 * LINE_BYTES, 0))
+    # Each begins with its number, so the newer one can be told before it is checked.
+    newer = 0 if lines[0] >= lines[1] else 1
+    line = _parse(lines[newer])
+    place = 1 - newer
+    if line is None:  # it is damaged, or absent
+        line, place = _parse(lines[1 - newer]), newer
+    if line is None or line.generation < seen.generation:
+        os.pwrite(handle, _line(seen), place * LINE_BYTES)
 
 
 def _line(seen: Remembered) -> bytes:
@@ -207,11 +213,13 @@ def _line(seen: Remembered) -> bytes:
     return line.ljust(LINE_BYTES - 1).encode() + b"\n"
 
 
-def _parse(data: bytes) -> dict[int, Remembered]:
-    """The lines that are whole, by their place."""
-    found = {}
-    for place in (0, 1):
-        line = _LINE.fullmatch(data[place * LINE_BYTES : (place + 1) * LINE_BYTES])
-        if line is not None and record_digest(line[1])[:32].encode() == line[4]:
-            found[place] = Remembered(int(line[2]), Digest(line[3].decode()))
-    return found
+def _places(data: bytes) -> tuple[bytes, bytes]:
+    return data[:LINE_BYTES], data[LINE_BYTES : 2 * LINE_BYTES]
+
+
+def _parse(data: bytes) -> Remembered | None:
+    """What a line says, if it is whole."""
+    line = _LINE.fullmatch(data)
+    if line is None or record_digest(line[1])[:32].encode() != line[4]:
+        return None
+    return Remembered(int(line[2]), Digest(line[3].decode()))
