@@ -174,6 +174,11 @@ def pytest_runtest_logfinish() -> None:
         gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What is frozen when an interpreter ends, libraries in C++ report as leaked: DuckDB does."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, and no variable that a store, git or tensorrepo would read."""
