@@ -125,7 +125,7 @@ _LEAST_BLOCKS: Final = 16
 _NOISE: Final = 0.99
 _NOISE_SAMPLE_BYTES: Final = 8 << 10
 _REPEATED: Final = 64  # one window in so many must repeat something, or
-_ALIKE: Final = 0.95  # bytes of a sample take less than this share of what those of the plane take
+_ALIKE: Final = 0.97  # bytes of a sample take less than this share of what those of the plane take
 
 
 class PlaneCodec(IntEnum):
