@@ -210,9 +210,13 @@ static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
         PyErr_Format(PyExc_ValueError, "%zd bytes to look at, at most %d", at.len, MOST_LOOKED_AT);
     } else {
         uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+        PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
         count_symbols(at.buf, NULL, (size_t)at.len, counts, others);
-        found = Py_BuildValue("nd", (Py_ssize_t)windows_repeated(at.buf, (size_t)at.len),
-                              entropy_bits(counts, 1));
+        size_t windows = windows_repeated(at.buf, (size_t)at.len);
+        double bits = entropy_bits(counts, 1);
+        if (state)
+            PyEval_RestoreThread(state);
+        found = Py_BuildValue("nd", (Py_ssize_t)windows, bits);
     }
     release(&at, 1);
     return found;
