@@ -1,7 +1,8 @@
-/* Byte planes packed in one call, and memory that a thread keeps for what it encodes.
+/* Byte planes packed in one call, a look for repeated runs, and memory that a thread keeps for what
+ * it encodes.
  *
  * pack_bytes is what delta.plane_codec does with a plane step by step; the layout is in
- * docs/spec/model.md, section "Coder".
+ * docs/spec/model.md, section "Coder". The twin of look_back is in frequency_tables.py beside this.
  *
  * Only what Python 3.11's limited API has is used.
  */
@@ -153,7 +154,76 @@ static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
     return Py_BuildValue("dIy#", it.expected, it.largest, it.begin, (Py_ssize_t)it.size);
 }
 
+/* ------------------------------------------------------------------ repeated runs
+ *
+ * Whether a dictionary coder would find anything, for a tenth of what it takes itself: of all places
+ * one in so many is an anchor, which a hash of its first 8 bytes leads to, and as many places that
+ * follow each other are compared with them in each window. So a run of 19 bytes
+ * that stood there before is found wherever that was. */
+
+enum {
+    ANCHORS_APART = 8,
+    WINDOW_BYTES = 64,
+    RUN = 12, /* bytes: shorter ones take no less than what they stand for */
+    HASH_BITS = 13,
+    MOST_LOOKED_AT = 1 << 18, /* bytes: anchors are numbered in 16 bits */
+};
+
+static size_t hash_of(uint64_t bytes)
+{
+    return bytes * 0x9E3779B97F4A7C15 >> (64 - HASH_BITS);
+}
+
+static bool same_run(const uint8_t *one, const uint8_t *other)
+{
+    return load64(one) == load64(other) && load32(one + 8) == load32(other + 8);
+}
+
+/* How many windows begin with a run that stood at an anchor of an earlier one: of the anchors that
+ * share a hash, the last. */
+static size_t windows_repeated(const uint8_t *plane, size_t count)
+{
+    uint16_t anchors[1 << HASH_BITS] = {0}; /* place / ANCHORS_APART + 1 */
+    size_t found = 0;
+    for (size_t at = 0; at + WINDOW_BYTES <= count; at += WINDOW_BYTES) {
+        bool repeated = false;
+        for (size_t i = at; i < at + ANCHORS_APART && !repeated; i++) {
+            size_t anchor = anchors[hash_of(load64(plane + i))];
+            repeated = anchor && same_run(plane + (anchor - 1) * ANCHORS_APART, plane + i);
+        }
+        found += repeated;
+        for (size_t i = at; i < at + WINDOW_BYTES && i + RUN <= count; i += ANCHORS_APART)
+            anchors[hash_of(load64(plane + i))] = (uint16_t)(i / ANCHORS_APART + 1);
+    }
+    return found;
+}
+
+/* look_back(plane): how many of its whole windows repeat something, and the bits of its bytes by how
+ * frequent they are, see entropy. */
+static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at = {0};
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*", &at))
+        return NULL;
+    if (at.len > MOST_LOOKED_AT) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes to look at, at most %d", at.len, MOST_LOOKED_AT);
+    } else {
+        uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+        PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
+        count_symbols(at.buf, NULL, (size_t)at.len, counts, others);
+        size_t windows = windows_repeated(at.buf, (size_t)at.len);
+        double bits = entropy_bits(counts, 1);
+        if (state)
+            PyEval_RestoreThread(state);
+        found = Py_BuildValue("nd", (Py_ssize_t)windows, bits);
+    }
+    release(&at, 1);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
+    {"look_back", look_back, METH_VARARGS, NULL},
     {"pack_bytes", pack_bytes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

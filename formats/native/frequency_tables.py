@@ -29,6 +29,11 @@ _RAREST: Final = 4096  # contexts with a smaller share than one in so many
 _WORTH_A_TABLE: Final = 256  # symbols
 _UNITS: Final = 256  # parts of a bit that costs are counted in: whole numbers, the same everywhere
 _SYMBOL_COST: Final = 10 * _UNITS  # of one more frequency in a table
+WINDOW_BYTES: Final = 64  # of a look for repeated runs; encoding.c says what the others are
+_ANCHORS_APART: Final = 8
+_RUN: Final = 12
+_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
+_HASH_SHIFT: Final = np.uint64(64 - 13)
 
 
 class TableMaker:
@@ -66,6 +71,32 @@ class TableMaker:
         bits = (totals * np.log2(totals)).sum() - (rows * np.log2(np.maximum(rows, 1))).sum()
         more = (np.count_nonzero(rows, 1) - 1).sum() / (2 * np.log(2))
         return float(bits + more)
+
+    def look_back(self, plane: Bytes) -> tuple[int, float]:
+        """Whether a dictionary coder would find anything in a plane, of 256 KiB at most.
+
+        Returns:
+            How many of its whole windows begin with a run that stood at an anchor of an earlier
+            one; bits of its bytes by how frequent they are, as `entropy` says them.
+        """
+        bits = self.entropy(np.bincount(plane, minlength=SYMBOLS).astype(np.uint32)[None])
+        windows = plane.size // WINDOW_BYTES
+        if not windows:
+            return 0, bits
+        last = plane.size - _RUN
+        anchors = np.arange(0, min(windows * WINDOW_BYTES, last + 1), _ANCHORS_APART)
+        looks = np.arange(windows)[:, None] * WINDOW_BYTES + np.arange(_ANCHORS_APART)
+        hashes, asked = _hashes(plane, anchors), _hashes(plane, looks)
+        # The last anchor of an earlier window with that hash: the one before the window's first.
+        order = np.lexsort((anchors, hashes))
+        keys = hashes[order] * np.uint64(plane.size) + anchors[order].astype(np.uint64)
+        first = looks[:, :1].astype(np.uint64)
+        before = np.searchsorted(keys, asked * np.uint64(plane.size) + first) - 1
+        found = order[np.maximum(before, 0)]
+        known = (before >= 0) & (hashes[found] == asked)
+        run = np.arange(_RUN)
+        same = plane[anchors[found][..., None] + run] == plane[looks[..., None] + run]
+        return int((known & same.all(2)).any(1).sum()), bits
 
     def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None] | None:  # noqa: ARG002
         """A plane of bytes by how frequent each is: tables and symbols, in one go.
@@ -107,11 +138,21 @@ class NativeTables(TableMaker):
     def entropy(self, counts: NDArray[np.uint32]) -> float:
         return codecs.entropy(counts)
 
+    def look_back(self, plane: Bytes) -> tuple[int, float]:
+        return codecs.look_back(plane)
+
     def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None]:
         return codecs.pack_bytes(plane, most)
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         return codecs.encode_groups(groups, np.ascontiguousarray(frequencies))
+
+
+def _hashes(plane: Bytes, places: NDArray[np.intp]) -> NDArray[np.uint64]:
+    """Hashes of the 8 bytes at each place."""
+    eight = plane[places[..., None] + np.arange(8)]
+    found: NDArray[np.uint64] = (eight.view("<u8")[..., 0] * _HASH) >> _HASH_SHIFT
+    return found
 
 
 def _few(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import frequency_tables, rans
-from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS
+from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS, WINDOW_BYTES
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -124,6 +124,8 @@ _LOOKED_AT: Final = 16
 _LEAST_BLOCKS: Final = 16
 _NOISE: Final = 0.99
 _NOISE_SAMPLE_BYTES: Final = 8 << 10
+_REPEATED: Final = 64  # one window in so many must repeat something, or
+_ALIKE: Final = 0.97  # bytes of a sample take less than this share of what those of the plane take
 
 
 class PlaneCodec(IntEnum):
@@ -217,11 +219,18 @@ def _noise_share(plane: NDArray[np.uint8]) -> float:
 
 
 def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
-    """Whether zstd finds more in a sample than how frequent each byte is."""
+    """Whether zstd finds more in a sample than how frequent each byte is.
+
+    It takes ten times what a look takes that says whether there is anything to be found: runs that
+    stood there before, or a sample whose bytes are others than those of the plane.
+    """
     most = _NOISE_SAMPLE_BYTES if share > _NOISE else _SAMPLE_BYTES
     size = min(most, max(_LEAST_SAMPLE_BYTES, plane.size // 4))
     middle = max(0, plane.size - size) // 2
     sample = plane[middle : middle + size]
+    windows, bits = frequency_tables.BEST.look_back(sample)
+    if windows * _REPEATED < size // WINDOW_BYTES and bits / 8 > _ALIKE * share * size:
+        return False
     return len(_compressed(sample)) < share * sample.size
 
 

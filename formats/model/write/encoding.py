@@ -202,14 +202,18 @@ def choose_way(
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
     # Without bases there is hardly a choice: the trial may as well be the encoding.
-    has_bases = any(way.bases for way in ways)
-    trial = _Trial(chunk, list(_runs(chunk)) if has_bases else _whole_or_samples(chunk))
+    is_encoding = len(chunk.part.frames) <= FEW_FRAMES and not any(way.bases for way in ways)
+    trial = _Trial(chunk, [_first_frame(chunk)] if is_encoding else list(_runs(chunk)))
     with_base = sorted(trial.all_of([way for way in ways if way.bases]), key=itemgetter(0))
     based = with_base[0] if with_base else None
     if based is not None and least_saved is not None and _is_clear(based, worth):
         return based[1] if _saved(chunk, based[0]) >= least_saved else None
     without = trial.all_of([way for way in ways if not way.bases])
     alone = min(without, key=itemgetter(0), default=None)
+    if is_encoding and len(chunk.part.frames) > 1 and not (alone and alone[0] <= WORTH_ENCODING):
+        # The first frame does not pay; what the other one is like only samples of both can say.
+        without = _Trial(chunk, list(_runs(chunk))).all_of(ways)
+        alone = min(without, key=itemgetter(0), default=None)
     best = alone or based
     if alone and based and based[0] < worth * min(alone[0], 1.0):
         best = based
@@ -326,7 +330,7 @@ class _Trial:
         """Stored bytes over raw ones, and the way; None where it cannot encode a sample."""
         runs = [self._whole(self.runs[0].frame)] if way.codec.needs_many_rows else self.runs
         stored, raw = 0.0, sum(run.stop - run.start for run in runs)
-        if len(runs) == 1 and raw == self.chunk.part.size_bytes:
+        if len(runs) == 1 and runs[0] == _first_frame(self.chunk):
             whole = self.first_frame(way)
             return None if whole is None else (whole.share, whole)
         for run in runs:
@@ -380,11 +384,10 @@ class _Trial:
         return FrameSample(self.chunk.frame(run.frame)[run.start : run.stop], bases, part)
 
 
-def _whole_or_samples(chunk: TensorChunk) -> list[_Run]:
-    """All of a chunk that is one frame, samples of a larger one."""
-    if len(chunk.part.frames) == 1:
-        return [_Run(chunk.part.frames.start, 0, chunk.part.size_bytes)]
-    return list(_runs(chunk))
+def _first_frame(chunk: TensorChunk) -> _Run:
+    """All of a chunk's first frame."""
+    index = chunk.part.frames.start
+    return _Run(index, 0, chunk.about(index).size_bytes)
 
 
 def _runs(chunk: TensorChunk) -> Iterator[_Run]:

@@ -50,5 +50,27 @@ def test_what_makes_no_sense_is_refused() -> None:
         NATIVE.encode(groups[::-1].copy(), frequencies)
     with pytest.raises(ValueError, match="groups has 255 bytes"):
         NATIVE.encode(groups[:-1], frequencies)
+    with pytest.raises(ValueError, match="262145 bytes to look at"):
+        NATIVE.look_back(np.zeros((1 << 18) + 1, np.uint8))
     with pytest.raises(ValueError, match="no counts of 257 contexts"):
         NATIVE.group(np.ones((257, 256), np.uint32))
+
+
+@pytest.mark.parametrize("size", [1, 63, 75, 4096, 1 << 15])
+@pytest.mark.parametrize("period", [1, 77, 3000])
+@pytest.mark.parametrize("values", [2, 9, 256])
+def test_both_see_the_same_runs_again(size: int, period: int, values: int) -> None:
+    assert NATIVE is not None
+    rng = np.random.default_rng(size)
+    plane = np.resize(rng.integers(0, values, period, np.uint8), size)
+    plane[rng.random(size) < 0.01] = 0
+    windows, bits = NATIVE.look_back(plane)
+    expected = NUMPY.look_back(plane)
+    assert (windows, bits) == (expected[0], pytest.approx(expected[1]))
+
+
+@pytest.mark.parametrize("period", [1, 77, 3000, 16_001])
+def test_a_plane_that_says_all_again_repeats_in_most_windows(period: int) -> None:
+    plane = np.resize(np.random.default_rng(7).integers(0, 256, period, np.uint8), 1 << 15)
+    windows, _ = NUMPY.look_back(plane)
+    assert windows > 2 * (plane.size - period) // (3 * 64)

@@ -381,3 +381,14 @@ def test_tensors_like_the_first_of_their_group_are_encoded_without_samples(
     model = stored(tuned, objects, known=[stored(base, objects).entry])
     assert len(looks) == SAMPLES
     assert all(np.array_equal(model[name], one) for name, one in tuned.items())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tensor_of_two_frames_is_encoded_whichever_of_them_pays(turned: bool) -> None:
+    noise = np.random.default_rng(0).integers(0, 1 << 32, 1 << 19, dtype="u4")
+    array = np.concatenate([noise, np.zeros(1 << 18, "u4")][:: -1 if turned else 1])
+    objects = MemoryObjects()
+    model = open_model(objects, write_model(objects, {"w": array}))
+    np.testing.assert_array_equal(model.load()["w"], array)
+    (member,) = model.packs.stored[model.content("w")].members
+    assert member.stored_bytes < 0.7 * array.nbytes
