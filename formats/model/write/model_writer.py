@@ -298,7 +298,7 @@ class TensorWriter:
             ordered_map(
                 tasks,
                 self._encoder.work,
-                threads=0 if size < PARALLEL_BYTES else os.cpu_count() or 1,
+                threads=_threads_for(size, len(parts)),
                 ahead=_TASKS_AHEAD,
                 bytes_ahead=min(self._pack_bytes, BATCH_BYTES),
                 size_of=lambda task: task.size_bytes,
@@ -400,6 +400,16 @@ class TensorWriter:
         return WrittenBase(reader, slot) if alike and slot is not None else None
 
 
+def _threads_for(size_bytes: int, tensors: int) -> int:
+    """Threads that encode: of tensors that are mostly small a second one would only wait.
+
+    They are work for the interpreter, of which there is one.
+    """
+    if size_bytes < PARALLEL_BYTES:
+        return 0
+    return 1 if size_bytes < tensors * _SMALL_BYTES else os.cpu_count() or 1
+
+
 def _covers(
     member: PackSlot | Location, part: TensorPart, members: Sequence[PackSlot | Location]
 ) -> bool:
@@ -438,6 +448,7 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
 
 BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet
 _TASKS_AHEAD: Final = 256
+_SMALL_BYTES: Final = 32 << 10  # mean of tensors that one thread encodes
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 

@@ -17,8 +17,8 @@ from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint
@@ -70,13 +70,12 @@ class SealedFrame(NamedTuple):
 
 def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
     """What a pack says of an encoded frame. Hashes; call it beside other work."""
-    sealed = tuple(
-        SealedPlane(
-            plane, plane.size_bytes, xxhash.xxh3_64_intdigest(plane.data), content_tag(plane.data)
-        )
+    sealed = [
+        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), content_tag(data))
         for plane in planes
-    )
-    return SealedFrame(size_bytes, digest, sealed)
+        for data in (plane.data,)
+    ]
+    return SealedFrame(size_bytes, digest, tuple(sealed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class MemberDraft:
 
     @property
     def depth(self) -> int:
-        return 1 + max((base.depth for base in self.bases), default=-1)
+        return 1 + max([base.depth for base in self.bases]) if self.bases else 0
 
 
 class OpenPack:
@@ -110,23 +109,31 @@ class OpenPack:
         self._tail = bytearray()
         self._places: list[tuple[Plane, ...]] = []
         self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
+        self._entry: PackEntry | None = None
 
     def add(self, draft: MemberDraft) -> None:
         """Put a member's planes behind what is there."""
         unit = align(self.used, draft.stored_bytes if draft.codec == RAW else 0)
-        self._append(bytes(unit - self.used))
+        if unit > self.used:
+            self._append(bytes(unit - self.used))
         count, per_frame = len(draft.frames), len(draft.frames[0].planes)
-        rows: dict[tuple[int, int], Plane] = {}
-        for frame, plane in plane_order(count, per_frame):
-            sealed = draft.frames[frame].planes[plane]
-            rows[frame, plane] = Plane(
-                self.used, sealed.size_bytes, sealed.stored.codec, sealed.xxh3, sealed.tag
-            )
-            self._append(sealed.stored.data)
         self.drafts.append(draft)
+        if count == 1:
+            self._places.append(tuple([self._put(plane) for plane in draft.frames[0].planes]))
+            return
+        rows = {
+            (frame, plane): self._put(draft.frames[frame].planes[plane])
+            for frame, plane in plane_order(count, per_frame)
+        }
         self._places.extend(
             tuple(rows[frame, plane] for plane in range(per_frame)) for frame in range(count)
         )
+
+    def _put(self, sealed: SealedPlane) -> Plane:
+        """Put a plane behind what is there; where that was."""
+        stored, offset = sealed.stored, self.used
+        self._append(stored.data)
+        return Plane(offset, sealed.size_bytes, stored.codec, sealed.xxh3, sealed.tag)
 
     def room_after(self, draft: MemberDraft) -> int:
         """How large the pack's members would be together with this one."""
@@ -163,8 +170,10 @@ class OpenPack:
     def entry(self) -> PackEntry:
         """What a placement says of the pack; waits until it is stored."""
         assert self._emitted is not None, "a pack is named once it was emitted"
-        stored, start, size, tag = self._emitted
-        return PackEntry(digest_bytes(stored.result()), start, size, tag)
+        if self._entry is None:
+            stored, start, size, tag = self._emitted
+            self._entry = PackEntry(digest_bytes(stored.result()), start, size, tag)
+        return self._entry
 
     def _base(self, base: Location | PackSlot) -> MemberRef:
         if isinstance(base, PackSlot):
@@ -172,8 +181,8 @@ class OpenPack:
         return MemberRef(base.pack.pack, base.member)
 
     def _append(self, data: Buffer) -> None:
-        view = memoryview(data).cast("B")  # a codec may have left an array
-        size = view.nbytes
+        view = data if type(data) is bytes else memoryview(data).cast("B")  # or a codec's array
+        size = len(view)
         self.used += size
         if size < _JOINED_BELOW:
             self._tail += view
