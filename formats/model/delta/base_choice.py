@@ -252,11 +252,11 @@ class Bases:
         if part.size_bytes < LEAST_BYTES or not self._depth:
             return
         for source, model in enumerate(self.models):
-            own = self.members(part.name, part.reader, source)
-            for entry in self._fitting(part.name, part.reader, source):
+            own = len(self.members(part.name, part.reader, source))
+            for at, entry in enumerate(self._fitting(part.name, part.reader, source)):
                 if self._holds(model, entry, part):
                     shallow, crosses = self._shallow(model, entry)
-                    cast = crosses or entry not in own
+                    cast = crosses or at >= own
                     type_name = CAST.base_type if cast else ""
                     yield source, self._base(model, shallow.place, part.name, type_name)
 

@@ -218,7 +218,8 @@ class Planes(FrameCodec):
             raise CorruptError(f"{len(planes)} planes of a frame that has {of.size}")
         count = out.nbytes // of.size
         found = [raw_view(plane, count, f"plane {at}") for at, plane in enumerate(planes)]
-        found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
+        if len(planes) < of.size:
+            found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
         byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
 
     def add(self, planes: PlaneList, first: int, about: FrameShape, out: memoryview) -> None:

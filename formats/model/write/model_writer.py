@@ -432,18 +432,19 @@ def _check_unchanged(part: TensorPart, before: Fingerprint, after: Fingerprint) 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
     """Where packed members lie; waits until their packs are stored."""
     located: dict[PackSlot, Location] = {}
-    return tuple(_location(slot, located) for slot in slots)
+    return tuple([_location(slot, located) for slot in slots])
 
 
 def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> Location:
     if isinstance(slot, Location):
         return slot
-    if slot not in located:
-        bases = tuple(_location(base, located) for base in slot.bases)
-        located[slot] = Location(
+    location = located.get(slot)
+    if location is None:
+        bases = tuple([_location(base, located) for base in slot.bases])
+        location = located[slot] = Location(
             slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases
         )
-    return located[slot]
+    return location
 
 
 BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet

@@ -145,10 +145,12 @@ class OpenPack:
             places = self._places[at : at + len(draft.frames)]
             at += len(draft.frames)
             frames = tuple(
-                StoredFrame(frame.size_bytes, frame.digest, planes)
-                for frame, planes in zip(draft.frames, places, strict=True)
+                [
+                    StoredFrame(frame.size_bytes, frame.digest, planes)
+                    for frame, planes in zip(draft.frames, places, strict=True)
+                ]
             )
-            bases = tuple(self._base(base) for base in draft.bases)
+            bases = tuple([self._base(base) for base in draft.bases])
             members.append(
                 PackMember(draft.first_frame, frames, draft.codec, draft.depth, bases, draft.params)
             )
@@ -284,8 +286,9 @@ def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
     pending, seen = list(locations), set()
     while pending:
         location = pending.pop()
-        if location.place not in seen:
-            seen.add(location.place)
+        place = location.place
+        if place not in seen:
+            seen.add(place)
             pending += location.bases
             yield location
 
@@ -361,7 +364,7 @@ def build_placement(
     return Placement(
         packs=tuple(packs[pack] for pack in ordered),
         tensors=tuple(
-            StoredTensor(name, tuple(_entry(at, number) for at in tensors[name]))
+            StoredTensor(name, tuple([_entry(at, number) for at in tensors[name]]))
             for name in sorted(tensors)
         ),
         bases=tuple(sorted(bases, key=lambda base: base.place)),
@@ -376,5 +379,5 @@ def _entry(at: Location, number: Mapping[bytes, int]) -> MemberEntry:
         at.codec,
         at.depth,
         at.stored_bytes,
-        tuple((number[base.pack.pack], base.member) for base in at.bases),
+        tuple([(number[base.pack.pack], base.member) for base in at.bases]),
     )
