@@ -178,9 +178,7 @@ def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
     ]
 
 
-def _small_plane(
-    plane: NDArray[np.uint8], expected: float, coded: bytes | None
-) -> StoredPlane:
+def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None) -> StoredPlane:
     """A plane of which only zstd might store less than was found, see `small_planes`."""
     stored = _smaller_by_zstd(plane, expected / plane.size)
     if stored is not None:

@@ -279,8 +279,10 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     """
     frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
     size = frame.nbytes
-    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)]
-    if way is not None:
+    planes: PlaneList | None
+    if way is None:
+        planes = [StoredPlane(PlaneCodec.RAW, frame)]
+    else:
         planes = way.planes if index == chunk.part.frames.start else None
         if planes is None:
             bases = [base.frame(index, about) for base in way.bases]

@@ -193,7 +193,7 @@ class TensorWriter:
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
-        self._shares: defaultdict[str, CodecShare] = defaultdict(CodecShare)
+        self._shares: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._uses: Counter[int] = Counter()
         self._readers: Mapping[str, TensorReader] = {}
         self._names: dict[str, Fingerprint] = {}
@@ -253,13 +253,14 @@ class TensorWriter:
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
         notes = {**self._encoder.notes, **self._bases.notes}
-        return WriteReport(dict(self._shares), tuple(self._chosen()), tuple(notes))
+        shares = {codec: CodecShare(*share) for codec, share in self._shares.items()}
+        return WriteReport(shares, tuple(self._chosen()), tuple(notes))
 
     def _count(self, codec: str, raw_bytes: int, stored_bytes: int, *, tensors: int = 1) -> None:
         share = self._shares[codec]
-        self._shares[codec] = CodecShare(
-            share.tensors + tensors, share.raw_bytes + raw_bytes, share.stored_bytes + stored_bytes
-        )
+        share[0] += tensors
+        share[1] += raw_bytes
+        share[2] += stored_bytes
 
     def _chosen(self) -> list[ChosenBase]:
         models = self._bases.models
