@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import field
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
@@ -51,8 +52,11 @@ PACK_BYTES: Final = 64 << 20
 _JOINED_BELOW: Final = 64 << 10  # smaller parts are copied together
 
 
-class SealedPlane(NamedTuple):
-    """A plane to be stored, and what will prove it."""
+class SealedPlane(msgspec.Struct, frozen=True, gc=False):
+    """A plane to be stored, and what will prove it.
+
+    The garbage collector looks at neither planes nor frames: a pack has thousands.
+    """
 
     stored: StoredPlane
     size_bytes: int
@@ -60,7 +64,7 @@ class SealedPlane(NamedTuple):
     tag: bytes
 
 
-class SealedFrame(NamedTuple):
+class SealedFrame(msgspec.Struct, frozen=True, gc=False):
     """An encoded frame: its decoded bytes, their digest, and its planes."""
 
     size_bytes: int
