@@ -261,12 +261,9 @@ def tensor_of(name: str, value: object) -> TensorReader:
 
 def is_torch(value: object) -> bool:
     """Whether this is a torch tensor, told without importing torch."""
-    return _is_torch_type(type(value))
-
-
-@lru_cache(256)
-def _is_torch_type(kind: type) -> bool:
-    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
+    return any(
+        base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__
+    )
 
 
 def _from_numpy(name: str, array: NDArray[Any]) -> ArrayTensor:

@@ -51,7 +51,7 @@ class SmallPlanes:
         return any(distinct(one).size > most for one in (numbers[: 2 * most], numbers))
 
 
-class NativePlanes(SmallPlanes):
+class NativeSmallPlanes(SmallPlanes):
     """In C; the interpreter lock is kept: to hand it over takes longer."""
 
     name = "native"
@@ -67,5 +67,5 @@ class NativePlanes(SmallPlanes):
 
 
 PYTHON: Final = SmallPlanes()
-NATIVE: SmallPlanes | None = None if codecs is None else NativePlanes()
+NATIVE: SmallPlanes | None = None if codecs is None else NativeSmallPlanes()
 BEST: SmallPlanes = NATIVE or PYTHON
