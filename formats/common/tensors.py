@@ -340,7 +340,7 @@ def memory_key(value: object) -> tuple[object, ...] | None:
 
 def _torch_key(value: Any) -> tuple[object, ...] | None:
     address = value.untyped_storage().data_ptr()
-    place = str(value.device), value.storage_offset(), tuple(value.shape), tuple(value.stride())
+    place = str(value.device), value.storage_offset(), tuple(value.shape), value.stride()
     # Conjugated or negated are other numbers in the same memory.
     means = str(value.dtype), value.is_conj(), value.is_neg()
     return ("torch", address, *means, *place) if address else None

@@ -23,6 +23,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 CONTEXTS: Final = 256
 SLACK_BYTES: Final = 16  # beyond the bits: they are written in words
+_UNSIGNED: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
 _DIRECT: Final = 16  # distances below are tokens of their own
 _EXPONENT_OF_64: Final = 896  # so that contexts mean the same powers of two as those of 32 bits
 
@@ -42,7 +43,7 @@ class Numbers(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(f"<u{self.size}")
+        return _UNSIGNED[self.size]
 
     @property
     def bits(self) -> int:

@@ -1,8 +1,9 @@
 /* Byte planes packed in one call, a look for repeated runs, and memory that a thread keeps for what
  * it encodes.
  *
- * pack_bytes is what delta.plane_codec does with a plane step by step; the layout is in
- * docs/spec/model.md, section "Coder". The twin of look_back is in frequency_tables.py beside this.
+ * pack_bytes is what delta.plane_codec does with a plane step by step, pack_planes what it does with
+ * all of a small frame, where zstd need not be asked; the layout is in docs/spec/model.md, section
+ * "Coder". The twin of look_back is in frequency_tables.py beside this.
  *
  * Only what Python 3.11's limited API has is used.
  */
@@ -222,9 +223,130 @@ static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* ------------------------------------------------------------------ small planes of one frame */
+
+enum {
+    STORED_RAW = 0,
+    STORED_CONSTANT = 3,
+    STORED_CODED = 4,
+    MOST_SMALL = 4096,
+    SLOT_BITS = 13,
+    ZSTD_ROOM = 13, /* bytes of magic, heads of frame, block and literals, tree and count of sequences */
+};
+
+/* Whether three bytes of a plane of at most MOST_SMALL follow each other in it once more. */
+static bool repeats(const uint8_t *plane, size_t count)
+{
+    uint16_t slots[1 << SLOT_BITS]; /* where each three are, counted from 1 */
+    memset(slots, 0, sizeof slots);
+    for (size_t i = 0; i + 3 <= count; i++) {
+        uint32_t three = plane[i] | (uint32_t)plane[i + 1] << 8 | (uint32_t)plane[i + 2] << 16;
+        size_t slot = three * 2654435761u >> (32 - SLOT_BITS);
+        for (; slots[slot]; slot = (slot + 1) & ((1 << SLOT_BITS) - 1)) {
+            if (!memcmp(plane + slots[slot] - 1, plane + i, 3))
+                return true;
+        }
+        slots[slot] = (uint16_t)(i + 1);
+    }
+    return false;
+}
+
+/* Whether zstd cannot be smaller than `expected` says: a match of its format has three bytes at
+ * least, so there is none; and what a prefix code takes is never less than the entropy, from which
+ * frequencies are as far as ln x <= x - 1 says, at most. */
+static bool is_beyond_zstd(const uint8_t *plane, size_t count, const made_tables *made)
+{
+    double ratio = 0, total = 0;
+    for (size_t i = 0; i < BYTES; i++) {
+        double symbols = (double)made->counted[i];
+        total += made->frequencies[i];
+        if (symbols > 0)
+            ratio += symbols * symbols / made->frequencies[i];
+    }
+    double excess = ratio * total / (double)count - (double)count;
+    return excess * 1.4427 <= 8 * ZSTD_ROOM && !repeats(plane, count);
+}
+
+static PyObject *packed_small(const uint8_t *plane, size_t count, double most)
+{
+    packing it = {0};
+    if (!pack_plane(plane, count, most, &it))
+        return PyErr_NoMemory();
+    const char *bytes = (const char *)it.begin;
+    if (it.largest == count)
+        return Py_BuildValue("iy#", STORED_CONSTANT, (const char *)plane, (Py_ssize_t)1);
+    if (is_beyond_zstd(plane, count, &tables_of_thread)) {
+        if (it.size)
+            return Py_BuildValue("iy#", STORED_CODED, bytes, (Py_ssize_t)it.size);
+        return Py_BuildValue("iy#", STORED_RAW, (const char *)plane, (Py_ssize_t)count);
+    }
+    if (!it.size)
+        return Py_BuildValue("dIO", it.expected, it.largest, Py_None);
+    return Py_BuildValue("dIy#", it.expected, it.largest, bytes, (Py_ssize_t)it.size);
+}
+
+/* pack_planes(planes, count, most): of each of `count` planes, which lie one after the other, its codec
+ * and what is stored; where zstd might be smaller, what pack_bytes returns. */
+static PyObject *pack_planes(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at = {0};
+    Py_ssize_t count;
+    double most;
+    if (!PyArg_ParseTuple(arguments, "y*nd", &at, &count, &most))
+        return NULL;
+    PyObject *found = NULL;
+    Py_ssize_t size = count > 0 ? at.len / count : 0;
+    if (size < 2 || size > MOST_SMALL || size * count != at.len)
+        PyErr_Format(PyExc_ValueError, "%zd bytes are no %zd planes of 2 to %d", at.len, count,
+                     MOST_SMALL);
+    else
+        found = PyList_New(count);
+    for (Py_ssize_t i = 0; found && i < count; i++) {
+        const uint8_t *plane = (const uint8_t *)at.buf + i * size;
+        PyObject *one = packed_small(plane, (size_t)size, most);
+        if (!one || PyList_SetItem(found, i, one))
+            Py_CLEAR(found);
+    }
+    release(&at, 1);
+    return found;
+}
+
+/* has_more_values(numbers, size, most): whether more than `most` of these numbers of `size` bytes
+ * differ; at most 256 are asked for. */
+static PyObject *has_more_values(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    enum { VALUE_BITS = 10, MOST_VALUES = 256 };
+    uint64_t values[1 << VALUE_BITS];
+    uint8_t used[1 << VALUE_BITS] = {0};
+    Py_buffer at = {0};
+    int size, most;
+    if (!PyArg_ParseTuple(arguments, "y*ii", &at, &size, &most))
+        return NULL;
+    if ((size != 2 && size != 4 && size != 8) || most < 0 || most > MOST_VALUES || at.len % size) {
+        release(&at, 1);
+        return PyErr_Format(PyExc_ValueError, "more than %d values of %d bytes: out of range", most,
+                            size);
+    }
+    int found = 0;
+    for (Py_ssize_t i = 0; i < at.len && found <= most; i += size) {
+        uint64_t value = 0;
+        memcpy(&value, (const uint8_t *)at.buf + i, (size_t)size);
+        size_t slot = value * 0x9E3779B97F4A7C15u >> (64 - VALUE_BITS);
+        while (used[slot] && values[slot] != value)
+            slot = (slot + 1) & ((1 << VALUE_BITS) - 1);
+        found += !used[slot];
+        used[slot] = 1;
+        values[slot] = value;
+    }
+    release(&at, 1);
+    return PyBool_FromLong(found > most);
+}
+
 static PyMethodDef METHODS[] = {
+    {"has_more_values", has_more_values, METH_VARARGS, NULL},
     {"look_back", look_back, METH_VARARGS, NULL},
     {"pack_bytes", pack_bytes, METH_VARARGS, NULL},
+    {"pack_planes", pack_planes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -227,8 +227,13 @@ class Bases:
     def _fitting(self, name: str, reader: TensorReader, source: int) -> Iterator[MemberEntry]:
         """Members of that name that a tensor follows from, of its own type or by a cast."""
         yield from self.members(name, reader, source)
-        if CAST.fits(reader.type, tuple(reader.shape)):
-            yield from self.members(name, reader, source, CAST.base_type)
+        yield from self._casts(name, reader, source)
+
+    def _casts(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
+        """Members of that name that a tensor may be a cast of."""
+        if not CAST.fits(reader.type, tuple(reader.shape)):
+            return ()
+        return self.members(name, reader, source, CAST.base_type)
 
     def prepare(self, tensors: Mapping[str, TensorReader], pool: Executor) -> None:
         """Look up the members that tensors may be encoded against, thousands in few steps."""
@@ -253,10 +258,11 @@ class Bases:
             return
         for source, model in enumerate(self.models):
             own = self.members(part.name, part.reader, source)
-            for entry in self._fitting(part.name, part.reader, source):
+            casts = self._casts(part.name, part.reader, source)
+            for at, entry in enumerate((*own, *casts)):
                 if self._holds(model, entry, part):
                     shallow, crosses = self._shallow(model, entry)
-                    cast = crosses or entry not in own
+                    cast = crosses or at >= len(own)
                     type_name = CAST.base_type if cast else ""
                     yield source, self._base(model, shallow.place, part.name, type_name)
 

@@ -30,15 +30,16 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import distinct
 from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.delta.plane_codec import (
     PlaneCodec,
     StoredPlane,
     expected_plane_bytes,
     pack_plane,
+    pack_planes,
     raw_view,
 )
+from tensorrepo.formats.native import encoding
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tensorrepo.formats.native.thread_buffers import buffer_for
@@ -188,7 +189,7 @@ class Planes(FrameCodec):
         return numbers_of(element).size
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:  # noqa: ARG002
-        return [_kept(plane, pack_plane(plane)) for plane in self._split(frame, about)]
+        return pack_planes(self._split(frame, about))
 
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
         return sum(map(expected_plane_bytes, self._split(frame, about)))
@@ -217,7 +218,8 @@ class Planes(FrameCodec):
             raise CorruptError(f"{len(planes)} planes of a frame that has {of.size}")
         count = out.nbytes // of.size
         found = [raw_view(plane, count, f"plane {at}") for at, plane in enumerate(planes)]
-        found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
+        if len(planes) < of.size:
+            found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
         byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
 
     def add(self, planes: PlaneList, first: int, about: FrameShape, out: memoryview) -> None:
@@ -234,13 +236,6 @@ class Planes(FrameCodec):
         for at, plane in enumerate(planes, first):
             # Beyond the second plane no sign is turned: each byte lies where it belongs.
             numbers[:, size - 1 - at] = raw_view(plane, len(numbers), f"plane {at}")
-
-
-def _kept(plane: NDArray[np.uint8], packed: StoredPlane) -> StoredPlane:
-    """A plane in memory that is not kept, as it is stored: bytes of its own."""
-    if packed.codec != PlaneCodec.RAW:
-        return packed
-    return StoredPlane(PlaneCodec.RAW, plane.copy().data)
 
 
 MAX_VALUES: Final = 256
@@ -266,10 +261,8 @@ class Palette(FrameCodec):
     ) -> list[StoredPlane] | None:
         """None for a frame of too many values."""
         numbers = as_numbers(frame, numbers_of(about.element))
-        # Most frames have more values than that in their first few hundred numbers.
-        for sample in (numbers[: 2 * MAX_VALUES], numbers[:_SAMPLE]):
-            if distinct(sample).size > MAX_VALUES:
-                return None
+        if encoding.BEST.has_more_values(numbers[:_SAMPLE], MAX_VALUES):
+            return None
         values, places = np.unique(numbers, return_inverse=True)
         if values.size > MAX_VALUES:
             return None

@@ -18,6 +18,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import decompress_zstd
+from tensorrepo.formats.native import encoding as small_planes
 from tensorrepo.formats.native import frequency_tables, rans
 from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS, WINDOW_BYTES
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
@@ -163,11 +164,46 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     share, most_frequent, coded = _coded(plane, _PAYS)
     if most_frequent == plane.size:
         return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
+    return _smaller_by_zstd(plane, share) or (
+        raw if coded is None else StoredPlane(PlaneCodec.CODED, coded)
+    )
+
+
+def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
+    """What `pack_plane` makes of each row of `planes`, in memory of its own."""
+    packed = small_planes.BEST.pack(planes, _PAYS * planes.shape[1])
+    if packed is None:
+        return [_kept(plane, pack_plane(plane)) for plane in planes]
+    return [
+        StoredPlane(*one) if len(one) == 2 else _small_plane(planes[at], one[0], one[2])
+        for at, one in enumerate(packed)
+    ]
+
+
+def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None) -> StoredPlane:
+    """A plane of which only zstd might store less than was found, see `small_planes`."""
+    stored = _smaller_by_zstd(plane, expected / plane.size)
+    if stored is not None:
+        return stored
+    if coded is None:
+        return StoredPlane(PlaneCodec.RAW, plane.tobytes())
+    return StoredPlane(PlaneCodec.CODED, coded)
+
+
+def _smaller_by_zstd(plane: NDArray[np.uint8], share: float) -> StoredPlane | None:
+    """A plane by zstd, where that is smaller than the share that is expected without."""
     if _repeats(plane, share):
         packed = _compressed(plane)
         if len(packed) < min(share, _PAYS) * plane.size:
             return StoredPlane(PlaneCodec.ZSTD, packed)
-    return raw if coded is None else StoredPlane(PlaneCodec.CODED, coded)
+    return None
+
+
+def _kept(plane: NDArray[np.uint8], packed: StoredPlane) -> StoredPlane:
+    """A plane in memory that is not kept, as it is stored: bytes of its own."""
+    if packed.codec != PlaneCodec.RAW:
+        return packed
+    return StoredPlane(PlaneCodec.RAW, plane.copy().data)
 
 
 def expected_plane_bytes(plane: NDArray[np.uint8]) -> float:

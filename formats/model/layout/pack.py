@@ -182,11 +182,14 @@ def encode_directory(
     return b"".join(
         (
             head,
-            *(_MEMBER_ROW.pack(*_row(member)) for member in members),
-            *(_BASE_ROW.pack(*base) for base in bases),
+            *[_MEMBER_ROW.pack(*_row(member)) for member in members],
+            *[_BASE_ROW.pack(*base) for base in bases],
             params + bytes(-len(params) % 8),
-            *(frame.digest for frame in frames),
-            *(_PLANE_ROW.pack(*msgspec.structs.astuple(plane)) for plane in planes),
+            *[frame.digest for frame in frames],
+            *[
+                _PLANE_ROW.pack(one.offset, one.size_bytes, one.codec, one.xxh3, one.tag)
+                for one in planes
+            ],
             section,
         )
     )

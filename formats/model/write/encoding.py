@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field, replace
 from functools import lru_cache, partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -55,6 +55,9 @@ SAMPLES: Final = 3
 SAMPLE_ELEMENTS: Final = 1 << 16
 _LEAST_SAMPLE_ELEMENTS: Final = 1 << 13
 _SAMPLED_SHARE: Final = 16  # of a chunk's elements one in so many is looked at
+
+
+_COSTLY_LAST: Final = attrgetter("codec.needs_many_rows")
 
 
 class BaseFrames(Protocol):
@@ -153,11 +156,19 @@ def ways_with(
 ) -> list[EncodingChoice]:
     """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
+    if not bases:
+        return list(_ways_alone(reader.type, tuple(reader.shape)))
     types = tuple([base.type_name for base in bases])
     return [
         EncodingChoice(codec, bases, source=source)
         for codec in _fitting(reader.type, tuple(reader.shape), types)
     ]
+
+
+@lru_cache(1024)
+def _ways_alone(element: TensorType, shape: tuple[int, ...]) -> tuple[EncodingChoice, ...]:
+    """The ways without a base, which all tensors of a type and shape have in common."""
+    return tuple(EncodingChoice(codec) for codec in _fitting(element, shape, ()))
 
 
 @lru_cache(1024)  # models have few shapes
@@ -202,9 +213,12 @@ def choose_way(
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
     # Without bases there is hardly a choice: the trial may as well be the encoding.
-    is_encoding = len(chunk.part.frames) <= FEW_FRAMES and not any(way.bases for way in ways)
+    has_bases = any(way.bases for way in ways)
+    is_encoding = not has_bases and len(chunk.part.frames) <= FEW_FRAMES
     trial = _Trial(chunk, [_first_frame(chunk)] if is_encoding else list(_runs(chunk)))
-    with_base = sorted(trial.all_of([way for way in ways if way.bases]), key=itemgetter(0))
+    with_base = []
+    if has_bases:
+        with_base = sorted(trial.all_of([way for way in ways if way.bases]), key=itemgetter(0))
     based = with_base[0] if with_base else None
     if based is not None and least_saved is not None and _is_clear(based, worth):
         return based[1] if _saved(chunk, based[0]) >= least_saved else None
@@ -270,8 +284,10 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     """
     frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
     size = frame.nbytes
-    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)]
-    if way is not None:
+    planes: PlaneList | None
+    if way is None:
+        planes = [StoredPlane(PlaneCodec.RAW, frame)]
+    else:
         planes = way.planes if index == chunk.part.frames.start else None
         if planes is None:
             bases = [base.frame(index, about) for base in way.bases]
@@ -318,18 +334,22 @@ class _Trial:
     def all_of(self, ways: Sequence[EncodingChoice]) -> list[tuple[float, EncodingChoice]]:
         """The share of each that seems worth a trial; codecs that are costly to try come last."""
         found: list[tuple[float, EncodingChoice]] = []
-        for way in sorted(ways, key=lambda way: way.codec.needs_many_rows):
-            least = min((one[0] for one in found), default=1.0)
-            if len(ways) > 1 and not self._promises(way, least):
+        least = None
+        for way in sorted(ways, key=_COSTLY_LAST):
+            codec = way.codec
+            is_asked = len(ways) > 1 and (codec.needs_many_rows or codec.needs_look)
+            if is_asked and not self._promises(way, 1.0 if least is None else least):
                 continue
             share = self.of(way)
-            found += [] if share is None else [share]
+            if share is not None:
+                found.append(share)
+                least = share[0] if least is None else min(least, share[0])
         return found
 
     def of(self, way: EncodingChoice) -> tuple[float, EncodingChoice] | None:
         """Stored bytes over raw ones, and the way; None where it cannot encode a sample."""
         runs = [self._whole(self.runs[0].frame)] if way.codec.needs_many_rows else self.runs
-        stored, raw = 0.0, sum(run.stop - run.start for run in runs)
+        stored, raw = 0.0, sum([run.stop - run.start for run in runs])
         if len(runs) == 1 and runs[0] == _first_frame(self.chunk):
             whole = self.first_frame(way)
             return None if whole is None else (whole.share, whole)
@@ -343,12 +363,15 @@ class _Trial:
 
     def first_frame(self, way: EncodingChoice) -> EncodingChoice | None:
         """The way with the planes of the first frame; None where it cannot encode that."""
-        run = self._whole(self.chunk.part.frames.start)
-        planes = way.codec.encode(*self._sample(way, run))
+        chunk, index = self.chunk, self.chunk.part.frames.start
+        frame, about = chunk.frame(index), chunk.about(index)
+        bases = [base.frame(index, about) for base in way.bases]
+        about = about._replace(params=way.params) if way.params else about
+        planes = way.codec.encode(frame, bases, about)
         if planes is None:
             return None
-        share = sum(plane.size_bytes for plane in planes) / run.stop
-        return replace(way, planes=planes, share=share)
+        share = sum([plane.size_bytes for plane in planes]) / frame.nbytes
+        return EncodingChoice(way.codec, way.bases, way.params, way.source, planes, share)
 
     def _promises(self, way: EncodingChoice, least: float) -> bool:
         """Whether a look at the frames that samples lie in says that it may be smaller.

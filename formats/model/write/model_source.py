@@ -115,9 +115,7 @@ def source_of(tensors: Mapping[str, object]) -> ModelSource:
         check_tensor_name(name)
     aliases = _ties(tensors)
     readers = {
-        check_tensor_name(name): tensor_of(name, value)
-        for name, value in tensors.items()
-        if name not in aliases
+        name: tensor_of(name, value) for name, value in tensors.items() if name not in aliases
     }
     return ModelSource(readers, aliases)
 

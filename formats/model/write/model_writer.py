@@ -193,7 +193,7 @@ class TensorWriter:
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
-        self._shares: defaultdict[str, CodecShare] = defaultdict(CodecShare)
+        self._shares: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._uses: Counter[int] = Counter()
         self._readers: Mapping[str, TensorReader] = {}
         self._names: dict[str, Fingerprint] = {}
@@ -253,13 +253,14 @@ class TensorWriter:
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
         notes = {**self._encoder.notes, **self._bases.notes}
-        return WriteReport(dict(self._shares), tuple(self._chosen()), tuple(notes))
+        shares = {codec: CodecShare(*share) for codec, share in self._shares.items()}
+        return WriteReport(shares, tuple(self._chosen()), tuple(notes))
 
     def _count(self, codec: str, raw_bytes: int, stored_bytes: int, *, tensors: int = 1) -> None:
         share = self._shares[codec]
-        self._shares[codec] = CodecShare(
-            share.tensors + tensors, share.raw_bytes + raw_bytes, share.stored_bytes + stored_bytes
-        )
+        share[0] += tensors
+        share[1] += raw_bytes
+        share[2] += stored_bytes
 
     def _chosen(self) -> list[ChosenBase]:
         models = self._bases.models
@@ -298,7 +299,7 @@ class TensorWriter:
             ordered_map(
                 tasks,
                 self._encoder.work,
-                threads=0 if size < PARALLEL_BYTES else os.cpu_count() or 1,
+                threads=_threads_for(size, len(parts)),
                 ahead=_TASKS_AHEAD,
                 bytes_ahead=min(self._pack_bytes, BATCH_BYTES),
                 size_of=lambda task: task.size_bytes,
@@ -400,6 +401,16 @@ class TensorWriter:
         return WrittenBase(reader, slot) if alike and slot is not None else None
 
 
+def _threads_for(size_bytes: int, tensors: int) -> int:
+    """Threads that encode: of tensors that are mostly small a second one would only wait.
+
+    They are work for the interpreter, of which there is one.
+    """
+    if size_bytes < PARALLEL_BYTES:
+        return 0
+    return 1 if size_bytes < tensors * _SMALL_BYTES else os.cpu_count() or 1
+
+
 def _covers(
     member: PackSlot | Location, part: TensorPart, members: Sequence[PackSlot | Location]
 ) -> bool:
@@ -422,22 +433,24 @@ def _check_unchanged(part: TensorPart, before: Fingerprint, after: Fingerprint) 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
     """Where packed members lie; waits until their packs are stored."""
     located: dict[PackSlot, Location] = {}
-    return tuple(_location(slot, located) for slot in slots)
+    return tuple([_location(slot, located) for slot in slots])
 
 
 def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> Location:
     if isinstance(slot, Location):
         return slot
-    if slot not in located:
-        bases = tuple(_location(base, located) for base in slot.bases)
-        located[slot] = Location(
+    location = located.get(slot)
+    if location is None:
+        bases = tuple([_location(base, located) for base in slot.bases])
+        location = located[slot] = Location(
             slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases
         )
-    return located[slot]
+    return location
 
 
 BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet
 _TASKS_AHEAD: Final = 256
+_SMALL_BYTES: Final = 32 << 10  # mean of tensors that one thread encodes
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import field
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint
@@ -51,8 +52,11 @@ PACK_BYTES: Final = 64 << 20
 _JOINED_BELOW: Final = 64 << 10  # smaller parts are copied together
 
 
-class SealedPlane(NamedTuple):
-    """A plane to be stored, and what will prove it."""
+class SealedPlane(msgspec.Struct, frozen=True, gc=False):
+    """A plane to be stored, and what will prove it.
+
+    The garbage collector looks at neither planes nor frames: a pack has thousands.
+    """
 
     stored: StoredPlane
     size_bytes: int
@@ -60,7 +64,7 @@ class SealedPlane(NamedTuple):
     tag: bytes
 
 
-class SealedFrame(NamedTuple):
+class SealedFrame(msgspec.Struct, frozen=True, gc=False):
     """An encoded frame: its decoded bytes, their digest, and its planes."""
 
     size_bytes: int
@@ -70,13 +74,12 @@ class SealedFrame(NamedTuple):
 
 def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
     """What a pack says of an encoded frame. Hashes; call it beside other work."""
-    sealed = tuple(
-        SealedPlane(
-            plane, plane.size_bytes, xxhash.xxh3_64_intdigest(plane.data), content_tag(plane.data)
-        )
+    sealed = [
+        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), content_tag(data))
         for plane in planes
-    )
-    return SealedFrame(size_bytes, digest, sealed)
+        for data in (plane.data,)
+    ]
+    return SealedFrame(size_bytes, digest, tuple(sealed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class MemberDraft:
 
     @property
     def depth(self) -> int:
-        return 1 + max((base.depth for base in self.bases), default=-1)
+        return 1 + max([base.depth for base in self.bases]) if self.bases else 0
 
 
 class OpenPack:
@@ -110,23 +113,31 @@ class OpenPack:
         self._tail = bytearray()
         self._places: list[tuple[Plane, ...]] = []
         self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
+        self._entry: PackEntry | None = None
 
     def add(self, draft: MemberDraft) -> None:
         """Put a member's planes behind what is there."""
         unit = align(self.used, draft.stored_bytes if draft.codec == RAW else 0)
-        self._append(bytes(unit - self.used))
+        if unit > self.used:
+            self._append(bytes(unit - self.used))
         count, per_frame = len(draft.frames), len(draft.frames[0].planes)
-        rows: dict[tuple[int, int], Plane] = {}
-        for frame, plane in plane_order(count, per_frame):
-            sealed = draft.frames[frame].planes[plane]
-            rows[frame, plane] = Plane(
-                self.used, sealed.size_bytes, sealed.stored.codec, sealed.xxh3, sealed.tag
-            )
-            self._append(sealed.stored.data)
         self.drafts.append(draft)
+        if count == 1:
+            self._places.append(tuple([self._put(plane) for plane in draft.frames[0].planes]))
+            return
+        rows = {
+            (frame, plane): self._put(draft.frames[frame].planes[plane])
+            for frame, plane in plane_order(count, per_frame)
+        }
         self._places.extend(
             tuple(rows[frame, plane] for plane in range(per_frame)) for frame in range(count)
         )
+
+    def _put(self, sealed: SealedPlane) -> Plane:
+        """Put a plane behind what is there; where that was."""
+        stored, offset = sealed.stored, self.used
+        self._append(stored.data)
+        return Plane(offset, sealed.size_bytes, stored.codec, sealed.xxh3, sealed.tag)
 
     def room_after(self, draft: MemberDraft) -> int:
         """How large the pack's members would be together with this one."""
@@ -138,10 +149,12 @@ class OpenPack:
             places = self._places[at : at + len(draft.frames)]
             at += len(draft.frames)
             frames = tuple(
-                StoredFrame(frame.size_bytes, frame.digest, planes)
-                for frame, planes in zip(draft.frames, places, strict=True)
+                [
+                    StoredFrame(frame.size_bytes, frame.digest, planes)
+                    for frame, planes in zip(draft.frames, places, strict=True)
+                ]
             )
-            bases = tuple(self._base(base) for base in draft.bases)
+            bases = tuple([self._base(base) for base in draft.bases])
             members.append(
                 PackMember(draft.first_frame, frames, draft.codec, draft.depth, bases, draft.params)
             )
@@ -163,8 +176,10 @@ class OpenPack:
     def entry(self) -> PackEntry:
         """What a placement says of the pack; waits until it is stored."""
         assert self._emitted is not None, "a pack is named once it was emitted"
-        stored, start, size, tag = self._emitted
-        return PackEntry(digest_bytes(stored.result()), start, size, tag)
+        if self._entry is None:
+            stored, start, size, tag = self._emitted
+            self._entry = PackEntry(digest_bytes(stored.result()), start, size, tag)
+        return self._entry
 
     def _base(self, base: Location | PackSlot) -> MemberRef:
         if isinstance(base, PackSlot):
@@ -172,8 +187,8 @@ class OpenPack:
         return MemberRef(base.pack.pack, base.member)
 
     def _append(self, data: Buffer) -> None:
-        view = memoryview(data).cast("B")  # a codec may have left an array
-        size = view.nbytes
+        view = data if type(data) is bytes else memoryview(data).cast("B")  # or a codec's array
+        size = len(view)
         self.used += size
         if size < _JOINED_BELOW:
             self._tail += view
@@ -275,8 +290,9 @@ def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
     pending, seen = list(locations), set()
     while pending:
         location = pending.pop()
-        if location.place not in seen:
-            seen.add(location.place)
+        place = location.place
+        if place not in seen:
+            seen.add(place)
             pending += location.bases
             yield location
 
@@ -352,7 +368,7 @@ def build_placement(
     return Placement(
         packs=tuple(packs[pack] for pack in ordered),
         tensors=tuple(
-            StoredTensor(name, tuple(_entry(at, number) for at in tensors[name]))
+            StoredTensor(name, tuple([_entry(at, number) for at in tensors[name]]))
             for name in sorted(tensors)
         ),
         bases=tuple(sorted(bases, key=lambda base: base.place)),
@@ -367,5 +383,5 @@ def _entry(at: Location, number: Mapping[bytes, int]) -> MemberEntry:
         at.codec,
         at.depth,
         at.stored_bytes,
-        tuple((number[base.pack.pack], base.member) for base in at.bases),
+        tuple([(number[base.pack.pack], base.member) for base in at.bases]),
     )

@@ -44,7 +44,7 @@ PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs mor
 class TensorPart:
     """Bytes ``[start, stop)`` of a tensor, whole frames of it.
 
-    `frames` are their numbers in the tensor.
+    `frames` are their numbers in the tensor, `is_whole` says whether it is all of that.
     """
 
     name: str
@@ -53,16 +53,14 @@ class TensorPart:
     stop: int
     size_bytes: int = field(init=False)
     frames: range = field(init=False)
+    is_whole: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        whole = frame_bytes(self.reader.type)
-        object.__setattr__(self, "size_bytes", self.stop - self.start)
+        whole, size = frame_bytes(self.reader.type), self.stop - self.start
+        object.__setattr__(self, "size_bytes", size)
         object.__setattr__(self, "frames", range(self.start // whole, -(-self.stop // whole)))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of its tensor."""
-        return self.size_bytes == self.reader.type.bytes_of(self.reader.shape)
+        is_whole = size == self.reader.type.bytes_of(self.reader.shape)
+        object.__setattr__(self, "is_whole", is_whole)
 
 
 def whole_part(name: str, reader: TensorReader) -> TensorPart:
@@ -139,7 +137,7 @@ class TensorChunk:
         """The name of the tensor that the part is all of."""
         if self._fingerprint is None:
             reader = self.part.reader
-            digests = b"".join(self.digests())
+            digests = b"".join([self.digest(index) for index in self.part.frames])
             self._fingerprint = fingerprint(reader.type, tuple(reader.shape), digests)
         return self._fingerprint
 

@@ -9,7 +9,7 @@ from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta import distances, plane_codec
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import PLANES
-from tensorrepo.formats.native import delta_tokens, frequency_tables
+from tensorrepo.formats.native import delta_tokens, encoding, frequency_tables
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.support.effort import sampled_product
 
@@ -51,6 +51,32 @@ def test_bytes_are_packed_and_expected_alike(
     assert (native[0].codec, bytes(native[0].data)) == (stored.codec, bytes(stored.data))
     assert native[1] == pytest.approx(plane_codec.expected_plane_bytes(plane))
     assert native[1] == pytest.approx(stored.size_bytes, rel=0.02, abs=400)  # tables, and states
+
+
+@pytest.mark.parametrize("size", [2, 3, 40, 700, 1024, 2999, 4096, 4097])
+def test_small_planes_are_packed_alike_with_and_without_zstd(size: int) -> None:
+    rng = np.random.default_rng(size)
+    planes = np.stack([np.minimum(rng.geometric(p, size), 255) for p in (0.005, 0.02, 0.1, 0.9)])
+    noises = rng.integers(0, 256, (24, size))
+    for row, length in zip(noises, range(24), strict=True):  # one run of bytes comes again
+        row[: size // 2][:length] = row[size // 2 :][: min(length, size // 2)]
+    repeated = np.tile(noises[0, : size // 5 + 1], 6)[:size]
+    whole = np.vstack([planes, noises, repeated, np.full(size, 7)]).astype(np.uint8)
+    one_by_one = [plane_codec.pack_plane(plane) for plane in whole]
+    together = plane_codec.pack_planes(whole)
+    assert [(one.codec, bytes(one.data)) for one in together] == [
+        (one.codec, bytes(one.data)) for one in one_by_one
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<u4", "<u8"])
+def test_both_count_values_alike(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.permutation(1 << 16)[:257].astype(dtype) * np.dtype(dtype).type(257)
+    for count in (1, 256, 257):
+        numbers = rng.permutation(np.tile(np.unique(values)[:count], 9))
+        for counter in (encoding.PYTHON, encoding.BEST):
+            assert counter.has_more_values(numbers, 256) == (count > 256)
 
 
 LARGE = 300_001  # bytes: a sample tells whether such a plane is noise
