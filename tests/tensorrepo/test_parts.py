@@ -299,14 +299,15 @@ def test_statistics_of_a_part_that_lie_are_found(
 ) -> None:
     from tensorrepo.formats.dataset.writing import fragment_write
 
-    honest = fragment_write.encode_page
+    honest = fragment_write.encode_pages
 
     def lying(*given: Any) -> Any:
-        page = honest(*given)
-        page.entry["max"] += 7
-        return page
+        pages = honest(*given)
+        for page in pages:
+            page.entry["max"] += 7
+        return pages
 
-    monkeypatch.setattr(fragment_write, "encode_page", lying)
+    monkeypatch.setattr(fragment_write, "encode_pages", lying)
     part = parts.write(repo, {"x": np.arange(100_000)}, schema={"x": "int64"}, key="a")
     monkeypatch.undo()
     with pytest.raises(tr.CorruptError, match="bounds are said to be"), repo.transaction() as tx:
