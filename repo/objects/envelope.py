@@ -211,7 +211,10 @@ class ExpectsReads(Protocol):
     """A source that can prepare for reads that are going to come."""
 
     def expect_reads(self, links: Iterable[ObjectLink]) -> None:
-        """Several ranges of each of these will be read soon. Never waits, and never fails."""
+        """Several ranges of each of these will be read soon. Never waits, and never fails.
+
+        Who has nothing to prepare looks at none of them, so they may be worked out on demand.
+        """
 
 
 @runtime_checkable

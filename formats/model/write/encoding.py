@@ -282,7 +282,7 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
 
     The chunk lets go of it, and held bases of theirs.
     """
-    frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
+    frame, digest = chunk.frame(index), chunk.digest(index)
     size = frame.nbytes
     planes: PlaneList | None
     if way is None:
@@ -290,15 +290,21 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     else:
         planes = way.planes if index == chunk.part.frames.start else None
         if planes is None:
-            bases = [base.frame(index, about) for base in way.bases]
-            about = about._replace(params=way.params) if way.params else about
-            planes = way.codec.encode(frame, bases, about)
+            planes = _planes_of(chunk, way, index)
         for base in way.bases:
             if isinstance(base, HeldBase):
                 base.forget(index)
     del frame
     chunk.forget(index, planes or ())
     return None if planes is None else seal(size, digest, planes)
+
+
+def _planes_of(chunk: TensorChunk, way: EncodingChoice, index: int) -> PlaneList | None:
+    """Frame number `index` as planes; None when the codec cannot encode it."""
+    about = chunk.about(index)
+    bases = [base.frame(index, about) for base in way.bases]
+    about = about._replace(params=way.params) if way.params else about
+    return way.codec.encode(chunk.frame(index), bases, about)
 
 
 def member_of(
@@ -363,14 +369,11 @@ class _Trial:
 
     def first_frame(self, way: EncodingChoice) -> EncodingChoice | None:
         """The way with the planes of the first frame; None where it cannot encode that."""
-        chunk, index = self.chunk, self.chunk.part.frames.start
-        frame, about = chunk.frame(index), chunk.about(index)
-        bases = [base.frame(index, about) for base in way.bases]
-        about = about._replace(params=way.params) if way.params else about
-        planes = way.codec.encode(frame, bases, about)
+        first = _first_frame(self.chunk)
+        planes = _planes_of(self.chunk, way, first.frame)
         if planes is None:
             return None
-        share = sum([plane.size_bytes for plane in planes]) / frame.nbytes
+        share = sum([plane.size_bytes for plane in planes]) / first.stop
         return EncodingChoice(way.codec, way.bases, way.params, way.source, planes, share)
 
     def _promises(self, way: EncodingChoice, least: float) -> bool:

@@ -250,9 +250,8 @@ class Downloads(RunPrefetch[T]):
 
     def _begin_expected(self) -> None:
         if self._means.expect is not None and not self._order:
-            first = [self._runs.pieces(run) for run in islice(self._expected, _FORESEEN)]
-            links = {piece.link.digest: piece.link for piece in chain.from_iterable(first)}
-            self._means.expect(links.values())
+            first = map(self._runs.pieces, islice(self._expected, _FORESEEN))
+            self._means.expect(piece.link for piece in chain.from_iterable(first))
         self._admit()
         self._call()
 
