@@ -19,6 +19,7 @@
 
 #include "encoding.h"
 #include "rans.h"
+#include "symbol_counts.h"
 
 /* ------------------------------------------------------------------ the entropy coder
  *
@@ -35,9 +36,21 @@ typedef struct {
     uint32_t limit;      /* what a state's upper bits must stay below */
 } coded;
 
+/* Symbols `first` on, which nearly all are among, as exponents of weights are: what each does to a
+ * state, byte by byte, so that it is looked up in registers. A number of 24 bits is frequency
+ * (12 bits), start (12 bits); a float of 32 is what half a state is multiplied by. */
+enum { NUMBER_BYTES = 3, FACTOR_BYTES = 4 };
+
+typedef struct {
+    uint8_t first;
+    uint8_t number[NUMBER_BYTES][NEIGHBOURS];
+    uint8_t factor[FACTOR_BYTES][NEIGHBOURS];
+} neighbours;
+
 typedef struct {
     const coded *coded; /* NULL: `brief` must do */
     const uint32_t *brief;
+    const neighbours *near; /* NULL: there are none */
 } coding;
 
 typedef struct {
@@ -107,6 +120,7 @@ static size_t pack_rounds_portable(const uint8_t *symbols, const uint8_t *contex
 }
 
 static pack_rounds *best_pack_rounds = pack_rounds_portable;
+static bool takes_neighbours;
 
 /* Encode from the last symbol to the first, backwards from the end of `out`. Returns where the
  * result begins, or NULL where it does not fit. */
@@ -136,18 +150,30 @@ static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, si
 
 /* ------------------------------------------------------------------ packing on x86-64 */
 
-static __m256i pushed[256]; /* for each mask of lanes: those lanes, at the end */
+static __m128i pushed[256]; /* for each mask of words: those that are not in it, at the end */
 
 static void fill_pushed(void)
 {
     for (unsigned mask = 0; mask < 256; mask++) {
-        uint32_t lanes[WIDTH] = {0};
-        unsigned next = WIDTH - (unsigned)__builtin_popcount(mask);
-        for (unsigned lane = 0; lane < WIDTH; lane++)
-            if (mask >> lane & 1)
-                lanes[next++] = lane;
-        memcpy(&pushed[mask], lanes, sizeof lanes);
+        uint8_t bytes[2 * WIDTH] = {0};
+        size_t next = 2 * (size_t)__builtin_popcount(mask);
+        for (uint8_t word = 0; word < WIDTH; word++)
+            if (!(mask >> word & 1)) {
+                bytes[next++] = 2 * word;
+                bytes[next++] = 2 * word + 1;
+            }
+        memcpy(&pushed[mask], bytes, sizeof bytes);
     }
+}
+
+/* Writes the lower words of states, but of those that fit. */
+WIDE INLINE void push_words(__m256i state, __m256i fits, downward *to)
+{
+    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(fits));
+    __m256i low = _mm256_blend_epi16(state, _mm256_setzero_si256(), 0xAA);
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storeu_si128((__m128i *)(to->at - 16), _mm_shuffle_epi8(words, pushed[mask]));
+    to->at += 2 * (ptrdiff_t)__builtin_popcount(mask) - 16;
 }
 
 /* * A state that is divided is below frequency * 2^20, and the quotient below 2^20. So a quotient of
@@ -225,15 +251,9 @@ WIDE INLINE __m256i pack_eight(__m256i state, const uint8_t *symbols, const uint
     __m256i entry = eight_of(brief, symbols, contexts);
     __m256i last = _mm256_and_si256(entry, _mm256_set1_epi32(TABLE - 1));
     __m256i frequency = _mm256_add_epi32(last, _mm256_set1_epi32(1));
-    __m256i full = _mm256_cmpgt_epi32(_mm256_srli_epi32(state, 20), last);
-    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(full));
-    __m256i words = _mm256_permutevar8x32_epi32(state, pushed[mask]);
-    words = _mm256_and_si256(words, _mm256_set1_epi32(0xFFFF));
-    __m128i narrow = _mm_packus_epi32(_mm256_castsi256_si128(words),
-                                      _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128((__m128i *)(to->at - 16), narrow);
-    to->at -= 2 * __builtin_popcount(mask);
-    state = _mm256_blendv_epi8(state, _mm256_srli_epi32(state, 16), full);
+    __m256i fits = _mm256_cmpgt_epi32(frequency, _mm256_srli_epi32(state, 20));
+    push_words(state, fits, to);
+    state = _mm256_blendv_epi8(_mm256_srli_epi32(state, 16), state, fits);
     /* Half of both: a state may have its highest bit set, which would be a sign. */
     __m256 half = _mm256_cvtepi32_ps(_mm256_srli_epi32(state, 1));
     __m256 halved = _mm256_mul_ps(_mm256_cvtepi32_ps(frequency), _mm256_set1_ps(0.5f));
@@ -247,6 +267,62 @@ WIDE INLINE __m256i pack_eight(__m256i state, const uint8_t *symbols, const uint
                             _mm256_srli_epi32(entry, TABLE_BITS));
 }
 
+/* The same, of a symbol each that has a frequency, start and factor. The quotient is never too large, and
+ * too small by one at most: see factor_of. */
+WIDE INLINE __m256i pack_eight_near(__m256i state, __m256i number, __m256 factor, downward *to)
+{
+    __m256i frequency = _mm256_and_si256(number, _mm256_set1_epi32(TABLE - 1));
+    __m256i fits = _mm256_cmpgt_epi32(frequency, _mm256_srli_epi32(state, 20));
+    push_words(state, fits, to);
+    state = _mm256_blendv_epi8(_mm256_srli_epi32(state, 16), state, fits);
+    __m256 half = _mm256_cvtepi32_ps(_mm256_srli_epi32(state, 1));
+    __m256i quotient = _mm256_cvttps_epi32(_mm256_mul_ps(half, factor));
+    __m256i left = _mm256_sub_epi32(state, _mm256_mullo_epi32(quotient, frequency));
+    __m256i right = _mm256_cmpgt_epi32(frequency, left);
+    __m256i more = _mm256_andnot_si256(right, _mm256_sub_epi32(_mm256_set1_epi32(TABLE), frequency));
+    left = _mm256_add_epi32(left, _mm256_add_epi32(_mm256_srli_epi32(number, TABLE_BITS), more));
+    return _mm256_add_epi32(_mm256_slli_epi32(quotient, TABLE_BITS), left);
+}
+
+/* Bytes of 32 numbers, which are looked up by byte, put together: eight numbers to a vector. */
+WIDE INLINE void four_bytes(__m256i one, __m256i two, __m256i three, __m256i four, __m256i *out)
+{
+    __m256i low = _mm256_unpacklo_epi8(one, two), high = _mm256_unpackhi_epi8(one, two);
+    __m256i lower = _mm256_unpacklo_epi8(three, four), higher = _mm256_unpackhi_epi8(three, four);
+    out[0] = _mm256_unpacklo_epi16(low, lower);
+    out[1] = _mm256_unpackhi_epi16(low, lower);
+    out[2] = _mm256_unpacklo_epi16(high, higher);
+    out[3] = _mm256_unpackhi_epi16(high, higher);
+}
+
+WIDE INLINE __m256i of_neighbours(const uint8_t bytes[NEIGHBOURS], __m256i places)
+{
+    __m128i table = _mm_loadu_si128((const __m128i *)bytes);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places);
+}
+
+/* A round of symbols that are neighbours all of them; false, and nothing, where they are not. */
+WIDE INLINE bool pack_neighbours(const uint8_t *symbols, const neighbours *near,
+                                 __m256i all[LANES / WIDTH], downward *to)
+{
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7); /* unpacked by halves */
+    __m256i places = _mm256_loadu_si256((const __m256i *)symbols);
+    places = _mm256_sub_epi8(places, _mm256_set1_epi8((char)near->first));
+    __m256i beyond = _mm256_and_si256(places, _mm256_set1_epi8((char)(256 - NEIGHBOURS)));
+    if (!_mm256_testz_si256(beyond, beyond))
+        return false;
+    __m256i number[LANES / WIDTH], factor[LANES / WIDTH];
+    places = _mm256_permutevar8x32_epi32(places, order);
+    four_bytes(of_neighbours(near->number[0], places), of_neighbours(near->number[1], places),
+               of_neighbours(near->number[2], places), _mm256_setzero_si256(), number);
+    four_bytes(of_neighbours(near->factor[0], places), of_neighbours(near->factor[1], places),
+               of_neighbours(near->factor[2], places), of_neighbours(near->factor[3], places),
+               factor);
+    for (size_t i = LANES / WIDTH; i-- > 0;)
+        all[i] = pack_eight_near(all[i], number[i], _mm256_castsi256_ps(factor[i]), to);
+    return true;
+}
+
 WIDE static size_t pack_rounds_wide(const uint8_t *symbols, const uint8_t *contexts, size_t end,
                                     const coding *by, uint32_t *states, downward *to)
 {
@@ -254,12 +330,15 @@ WIDE static size_t pack_rounds_wide(const uint8_t *symbols, const uint8_t *conte
     downward local = *to;
     for (size_t i = 0; i < LANES / WIDTH; i++)
         all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
-    for (; end && local.at >= local.floor; end -= LANES)
+    for (; end && local.at >= local.floor; end -= LANES) {
+        if (by->near && pack_neighbours(symbols + end - LANES, by->near, all, &local))
+            continue;
         for (size_t i = LANES / WIDTH; i-- > 0;) {
             size_t at = end - LANES + WIDTH * i;
             all[i] = pack_eight(all[i], symbols + at, contexts ? contexts + at : NULL, by->brief,
                                 &local);
         }
+    }
     for (size_t i = 0; i < LANES / WIDTH; i++)
         _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
     *to = local;
@@ -273,6 +352,7 @@ static void choose(void)
         return;
     fill_pushed();
     best_pack_rounds = is_widest() ? pack_rounds_widest : pack_rounds_wide;
+    takes_neighbours = !is_widest();
 }
 
 #else
@@ -318,31 +398,12 @@ static bool are_contexts(const Py_buffer *contexts, Py_ssize_t count, size_t tab
     return highest < tables;
 }
 
-/* Symbols by themselves. Eight tables: to count the same symbol twice in a row would wait for the
- * first, and in most planes few symbols are most of all. */
-static void count_bytes(const uint8_t *symbols, size_t count, uint32_t *counts)
-{
-    enum { AT_ONCE = 8 };
-    uint32_t each[AT_ONCE][SYMBOLS] = {{0}};
-    size_t i = 0;
-    for (; i + AT_ONCE <= count; i += AT_ONCE) {
-        uint64_t some = load64(symbols + i);
-        for (unsigned j = 0; j < AT_ONCE; j++)
-            each[j][(uint8_t)(some >> 8 * j)]++;
-    }
-    for (; i < count; i++)
-        each[0][symbols[i]]++;
-    for (unsigned j = 0; j < AT_ONCE; j++)
-        for (size_t symbol = 0; symbol < SYMBOLS; symbol++)
-            counts[symbol] += each[j][symbol];
-}
-
 static void count_all(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                       uint32_t *counts, uint32_t *others)
 {
     size_t i = 0;
     if (!contexts) {
-        count_bytes(symbols, count, counts);
+        best_count_bytes(symbols, count, counts);
         return;
     }
     /* Two tables: to count the same symbol twice in a row would wait for the first. */
@@ -428,16 +489,54 @@ static bool divides(size_t lanes)
 static _Thread_local coded coded_of_thread[MOST_TABLES * SYMBOLS];
 static _Thread_local uint32_t brief_of_thread[MOST_TABLES * SYMBOLS];
 
+/* What half a state is multiplied by to be divided by a frequency. A state is below frequency * 2^20 then,
+ * so of the quotient, below 2^20, roundings of halves, of factor and product are less than 0.19, and what
+ * makes up for them in one direction is 0.25; the lowest bit of a state that is halved is no more than
+ * half of a frequency above 1, and of those of frequency 1 nothing else is rounded. */
+static float factor_of(uint32_t frequency)
+{
+    return frequency > 1 ? (float)((2.0 - 0x1p-21) / frequency) : 2;
+}
+
+/* Neighbours of one table, if all but one symbol in so many are among them. */
+enum { BEYOND = 256 };
+
+static bool fill_neighbours(const made_tables *by, size_t count, neighbours *near)
+{
+    int64_t among;
+    uint32_t first = first_of_neighbours(by->counted, &among);
+    if (by->rows != 1 || ((int64_t)count - among) * BEYOND > (int64_t)count)
+        return false;
+    near->first = (uint8_t)first;
+    for (uint32_t i = 0; i < NEIGHBOURS; i++) {
+        uint32_t frequency = by->frequencies[first + i];
+        if (frequency == TABLE)
+            return false;
+        uint32_t number = frequency ? brief_of_thread[first + i] + 1 : 1;
+        float factor = factor_of(number & (TABLE - 1));
+        uint8_t bytes[FACTOR_BYTES];
+        memcpy(bytes, &factor, sizeof bytes);
+        for (uint32_t byte = 0; byte < FACTOR_BYTES; byte++)
+            near->factor[byte][i] = bytes[byte];
+        for (uint32_t byte = 0; byte < NUMBER_BYTES; byte++)
+            near->number[byte][i] = (uint8_t)(number >> 8 * byte);
+    }
+    return true;
+}
+
 uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                         const made_tables *by, uint8_t *out, size_t room)
 {
     size_t lanes = count >= MANY ? LANES : FEW;
-    coding of = {divides(lanes) ? NULL : coded_of_thread, brief_of_thread};
+    coding of = {divides(lanes) ? NULL : coded_of_thread, brief_of_thread, NULL};
+    neighbours near;
     for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS) {
         fill_brief(by->frequencies + at, brief_of_thread + at);
         if (of.coded)
             fill_coded(brief_of_thread + at, coded_of_thread + at);
     }
+    if (takes_neighbours && lanes == LANES && !contexts && fill_neighbours(by, count, &near))
+        of.near = &near;
     return pack_symbols(symbols, contexts, count, &of, lanes, out, room);
 }
 
@@ -454,7 +553,7 @@ static PyObject *packed(Py_buffer *at, int lanes)
         fill_brief((const uint16_t *)at[2].buf + i, brief + i);
         fill_coded(brief + i, table + i);
     }
-    coding by = {table, brief};
+    coding by = {table, brief, NULL};
     uint8_t *begin, *out = at[3].buf;
     Py_BEGIN_ALLOW_THREADS
     begin = pack_symbols(at[0].buf, at[1].obj ? at[1].buf : NULL, (size_t)at[0].len, &by,
@@ -534,5 +633,6 @@ static PyMethodDef METHODS[] = {
 int add_rans(PyObject *module)
 {
     choose();
+    choose_counting();
     return PyModule_AddFunctions(module, METHODS);
 }

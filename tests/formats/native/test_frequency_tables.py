@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.frequency_tables import MAX_GROUPS, NATIVE, NUMPY
 from tensorrepo.formats.native.rans import TABLE
 
@@ -41,6 +42,30 @@ def test_both_make_and_write_the_same(contexts: int) -> None:
         assert (frequencies[counted > 0] > 0).all()
         assert counted.sum() == counts.sum()
         assert NATIVE.encode(groups, frequencies) == NUMPY.encode(groups, frequencies)
+
+
+def exponents(others: int) -> NDArray[np.uint8]:
+    """Symbols of which half as many are one less, and so on; and some that are any."""
+    rng = np.random.default_rng(others)
+    plane = (124 - rng.geometric(0.5, 40_011)).astype(np.uint8)
+    plane[rng.integers(0, plane.size, others)] = rng.integers(0, 256, others)
+    return plane
+
+
+def packed_in_steps(plane: NDArray[np.uint8]) -> tuple[object, int, bytes]:
+    """What `pack` returns, by the steps in numpy."""
+    counts = rans.NUMPY.count(plane, None, 1)
+    groups, frequencies, _, bits = NUMPY.group(counts)
+    coded = rans.NUMPY.pack(plane, None, frequencies, rans.MANY_LANES)
+    expected = pytest.approx(bits / 8)
+    return expected, int(counts.max()), NUMPY.encode(groups, frequencies) + coded.tobytes()
+
+
+@pytest.mark.parametrize("others", [0, 9, 100, 4000])
+def test_exponents_are_packed_as_in_steps(others: int) -> None:
+    assert NATIVE is not None
+    plane = exponents(others)
+    assert NATIVE.pack(plane, plane.size) == packed_in_steps(plane)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

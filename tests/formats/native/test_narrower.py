@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.native import delta_tokens, rans
+from tensorrepo.formats.native import delta_tokens, frequency_tables, rans
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.formats.model.delta.test_distances import in_both_ways, plane_of
 from tests.formats.native.test_delta_tokens import KINDS
+from tests.formats.native.test_frequency_tables import exponents, packed_in_steps
 from tests.formats.native.test_rans import some_symbols
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
@@ -67,7 +68,7 @@ def machine(request: Any, tmp_path_factory: Any) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         codecs = built(request.param, folder)
-        for module in (delta_tokens, rans):
+        for module in (delta_tokens, frequency_tables, rans):
             patch.setattr(module, "codecs", codecs)
         yield request.param
 
@@ -115,3 +116,10 @@ def test_symbols_are_packed_alike(machine: str, lanes: int, size: int) -> None: 
     assert np.array_equal(packed, rans.NUMPY.pack(symbols, None, table, lanes))
     assert rans.NATIVE.unpack(packed, None, table, lanes, out)
     assert np.array_equal(out, symbols)
+
+
+@pytest.mark.parametrize("others", [0, 9, 4000])
+def test_exponents_are_packed_alike(machine: str, others: int) -> None:  # noqa: ARG001
+    assert frequency_tables.NATIVE is not None
+    plane = exponents(others)
+    assert frequency_tables.NATIVE.pack(plane, plane.size) == packed_in_steps(plane)
