@@ -129,32 +129,6 @@ static bool pack_plane(const uint8_t *plane, size_t count, double most, packing 
     return true;
 }
 
-/* pack_bytes(plane, most): bytes that are expected, how often the most frequent byte stands there, and
- * what is stored; None where that is no smaller than the plane, or more than `most` are expected, or
- * all bytes are the same. */
-static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
-{
-    Py_buffer at = {0};
-    double most;
-    packing it = {0};
-    if (!PyArg_ParseTuple(arguments, "y*d", &at, &most))
-        return NULL;
-    if (!at.len) {
-        release(&at, 1);
-        return PyErr_Format(PyExc_ValueError, "no bytes to pack");
-    }
-    PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
-    bool fine = pack_plane(at.buf, (size_t)at.len, most, &it);
-    if (state)
-        PyEval_RestoreThread(state);
-    release(&at, 1);
-    if (!fine)
-        return PyErr_NoMemory();
-    if (!it.size)
-        return Py_BuildValue("dIO", it.expected, it.largest, Py_None);
-    return Py_BuildValue("dIy#", it.expected, it.largest, it.begin, (Py_ssize_t)it.size);
-}
-
 /* ------------------------------------------------------------------ repeated runs
  *
  * Whether a dictionary coder would find anything, for a tenth of what it takes itself: of all places
@@ -199,6 +173,15 @@ static size_t windows_repeated(const uint8_t *plane, size_t count)
     return found;
 }
 
+/* How many windows of a sample repeat something, and the bits of its bytes by how frequent they are. */
+static size_t looked_back(const uint8_t *sample, size_t count, double *bits)
+{
+    uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+    count_symbols(sample, NULL, count, counts, others);
+    *bits = entropy_bits(counts, 1);
+    return windows_repeated(sample, count);
+}
+
 /* look_back(plane): how many of its whole windows repeat something, and the bits of its bytes by how
  * frequent they are, see entropy. */
 static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -210,17 +193,102 @@ static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (at.len > MOST_LOOKED_AT) {
         PyErr_Format(PyExc_ValueError, "%zd bytes to look at, at most %d", at.len, MOST_LOOKED_AT);
     } else {
-        uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+        double bits;
         PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
-        count_symbols(at.buf, NULL, (size_t)at.len, counts, others);
-        size_t windows = windows_repeated(at.buf, (size_t)at.len);
-        double bits = entropy_bits(counts, 1);
+        size_t windows = looked_back(at.buf, (size_t)at.len, &bits);
         if (state)
             PyEval_RestoreThread(state);
         found = Py_BuildValue("nd", (Py_ssize_t)windows, bits);
     }
     release(&at, 1);
     return found;
+}
+
+/* ------------------------------------------------------------------ planes of one frame that are large
+ *
+ * The twin is delta.plane_codec, which says what the numbers are for. */
+
+enum {
+    SAMPLE_BLOCK = 1 << 10,
+    BLOCKS_APART = 16,
+    LEAST_BLOCKS = 16,
+    SAMPLE = 32 << 10,
+    NOISE_SAMPLE = 8 << 10,
+    LEAST_SAMPLE = 4 << 10,
+    REPEATED = 64,
+};
+
+static const double NOISE = 0.99, ALIKE = 0.97;
+
+/* Share of a plane's bytes that a sample says it takes; 0 where it is too small to ask. */
+static double noise_share(const uint8_t *plane, size_t count)
+{
+    enum { STRIDE = SAMPLE_BLOCK * BLOCKS_APART };
+    size_t blocks = count / STRIDE;
+    uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+    if (blocks < LEAST_BLOCKS)
+        return 0;
+    for (size_t i = 0; i < blocks; i++)
+        count_symbols(plane + i * STRIDE + i * 7 % BLOCKS_APART * SAMPLE_BLOCK, NULL, SAMPLE_BLOCK,
+                      counts, others);
+    return entropy_bits(counts, 1) / 8 / (double)(blocks * SAMPLE_BLOCK);
+}
+
+/* Whether a look at a sample says that zstd may find more than how frequent each byte is. */
+static bool may_repeat(const uint8_t *plane, size_t count, double share)
+{
+    size_t most = share > NOISE ? NOISE_SAMPLE : SAMPLE;
+    size_t size = count / 4 > LEAST_SAMPLE ? count / 4 : LEAST_SAMPLE;
+    size = size < most ? size : most;
+    size_t middle = count > size ? (count - size) / 2 : 0;
+    double bits;
+    size_t windows = looked_back(plane + middle, count < size ? count : size, &bits);
+    return windows * REPEATED >= size / WINDOW_BYTES || bits / 8 <= ALIKE * share * (double)size;
+}
+
+typedef struct {
+    packing packed;
+    double share; /* that is expected of the plane's bytes */
+    bool may_repeat;
+} outcome;
+
+/* Whether there was memory. */
+static bool pack_large(const uint8_t *plane, size_t count, double most, outcome *it)
+{
+    it->share = noise_share(plane, count);
+    if (!(it->share > NOISE)) {
+        if (!pack_plane(plane, count, most, &it->packed))
+            return false;
+        it->share = it->packed.expected / (double)count;
+    }
+    it->may_repeat = it->packed.largest != count && may_repeat(plane, count, it->share);
+    return true;
+}
+
+/* pack_bytes(plane, most): share of its bytes that is expected; how often the most frequent one stands
+ * there; what is stored: None where that is no smaller than the plane, or more than `most` are
+ * expected, or it is noise, or all bytes are the same; and whether zstd may store less. */
+static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at = {0};
+    double most;
+    outcome it = {0};
+    if (!PyArg_ParseTuple(arguments, "y*d", &at, &most))
+        return NULL;
+    if (!at.len) {
+        release(&at, 1);
+        return PyErr_Format(PyExc_ValueError, "no bytes to pack");
+    }
+    PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
+    bool fine = pack_large(at.buf, (size_t)at.len, most, &it);
+    if (state)
+        PyEval_RestoreThread(state);
+    release(&at, 1);
+    if (!fine)
+        return PyErr_NoMemory();
+    const char *bytes = it.packed.size ? (const char *)it.packed.begin : NULL; /* NULL: None */
+    return Py_BuildValue("dIy#N", it.share, it.packed.largest, bytes, (Py_ssize_t)it.packed.size,
+                         PyBool_FromLong(it.may_repeat));
 }
 
 /* ------------------------------------------------------------------ small planes of one frame */

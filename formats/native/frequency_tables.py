@@ -14,13 +14,14 @@ Source:
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
 from tensorrepo.formats.native.rans import SYMBOLS, TABLE, TABLE_BITS, Bytes, Frequencies
+from tensorrepo.repo.ids import Buffer
 
 CONTEXTS: Final = 256
 MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache
@@ -34,6 +35,23 @@ _ANCHORS_APART: Final = 8
 _RUN: Final = 12
 _HASH: Final = np.uint64(0x9E3779B97F4A7C15)
 _HASH_SHIFT: Final = np.uint64(64 - 13)
+
+
+class PackedBytes(NamedTuple):
+    """A plane by how frequent its bytes are.
+
+    Attributes:
+        share: share of its bytes that is expected.
+        most_frequent: how often the most frequent byte stands there; 0 for noise.
+        coded: tables and symbols; None where that is no smaller than the plane, or a larger share
+            is expected than was asked for, or all bytes are the same.
+        may_repeat: whether a look at a sample says that zstd may store less.
+    """
+
+    share: float
+    most_frequent: int
+    coded: Buffer | None
+    may_repeat: bool
 
 
 class TableMaker:
@@ -98,14 +116,10 @@ class TableMaker:
         same = plane[anchors[found][..., None] + run] == plane[looks[..., None] + run]
         return int((known & same.all(2)).any(1).sum()), bits
 
-    def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None] | None:  # noqa: ARG002
-        """A plane of bytes by how frequent each is: tables and symbols, in one go.
+    def pack(self, plane: Bytes, most: float) -> PackedBytes | None:  # noqa: ARG002
+        """A plane by how frequent each byte is, in one go; at most `most` bytes are expected.
 
-        Returns:
-            Bytes of symbols that are expected; how often the most frequent byte stands there; and
-            what is stored: None where that is no smaller than the plane, more than `most` are
-            expected, or all bytes are the same. None where that cannot be: `delta.plane_codec`
-            takes one step after the other.
+        None where that cannot be: `delta.plane_codec` takes one step after the other.
         """
         return None
 
@@ -141,8 +155,8 @@ class NativeTables(TableMaker):
     def look_back(self, plane: Bytes) -> tuple[int, float]:
         return codecs.look_back(plane)
 
-    def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None]:
-        return codecs.pack_bytes(plane, most)
+    def pack(self, plane: Bytes, most: float) -> PackedBytes:
+        return PackedBytes(*codecs.pack_bytes(plane, most))
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         return codecs.encode_groups(groups, np.ascontiguousarray(frequencies))

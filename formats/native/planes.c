@@ -29,21 +29,24 @@ INLINE unsigned turned_back(unsigned high)
     return (high << 8 & 0x8000) | (high >> 1 & 0x7F80) | (high & 0x7F);
 }
 
-INLINE void split_body(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
+INLINE void split_body(const uint8_t *frame, size_t count, int size, bool turn,
+                       uint8_t *const *planes)
 {
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK;
         const uint8_t *from = frame + at * (size_t)size;
-        uint8_t *to = out + at;
-        for (int plane = turn ? 2 : 0; plane < size; plane++)
+        for (int plane = turn ? 2 : 0; plane < size; plane++) {
+            uint8_t *to = planes[plane] + at;
             for (size_t i = 0; i < part; i++)
-                to[(size_t)plane * count + i] = from[i * (size_t)size + (size_t)(size - 1 - plane)];
+                to[i] = from[i * (size_t)size + (size_t)(size - 1 - plane)];
+        }
         if (!turn)
             continue;
+        uint8_t *exponents = planes[0] + at, *rest = planes[1] + at;
         for (size_t i = 0; i < part; i++) {
             unsigned high = turned(load16(from + i * (size_t)size + (size_t)(size - 2)));
-            to[i] = (uint8_t)(high >> 8);
-            to[count + i] = (uint8_t)high;
+            exponents[i] = (uint8_t)(high >> 8);
+            rest[i] = (uint8_t)high;
         }
     }
 }
@@ -89,8 +92,9 @@ INLINE void join_body(const uint8_t *const *planes, size_t count, int size, bool
     }
 }
 
-EVERY_MACHINE(void, split, (const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out),
-              BY_SIZE(size, split_body(frame, count, size, turn, out)));
+EVERY_MACHINE(void, split,
+              (const uint8_t *frame, size_t count, int size, bool turn, uint8_t *const *planes),
+              BY_SIZE(size, split_body(frame, count, size, turn, planes)));
 EVERY_MACHINE(void, join,
               (const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out),
               BY_SIZE(size, join_body(planes, count, size, turn, out)));
@@ -163,55 +167,57 @@ static bool known_size(int size, int turn)
     return fine;
 }
 
-static PyObject *split(PyObject *Py_UNUSED(module), PyObject *arguments)
-{
-    Py_buffer at[2] = {{0}};
-    int size, turn;
-    Py_ssize_t count;
-    PyObject *found = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*iiw*", &at[0], &size, &turn, &at[1]))
-        return NULL;
-    if (known_size(size, turn) && (count = numbers(&at[0], size)) >= 0 &&
-        is_size("planes", at[1].len, at[0].len)) {
-        Py_BEGIN_ALLOW_THREADS
-        best_split(at[0].buf, (size_t)count, size, turn != 0, at[1].buf);
-        Py_END_ALLOW_THREADS
-        found = Py_NewRef(Py_None);
-    }
-    release(at, 2);
-    return found;
-}
-
 /* One buffer for each plane, of `count` bytes each. */
-static bool plane_buffers(PyObject *planes, int size, Py_ssize_t count, Py_buffer *found)
+static bool plane_buffers(PyObject *planes, int size, Py_ssize_t count, int flags, Py_buffer *found,
+                          uint8_t **places)
 {
     if (!PyTuple_Check(planes) || PyTuple_Size(planes) != size) {
         PyErr_Format(PyExc_ValueError, "expected a tuple of %d planes", size);
         return false;
     }
     for (int plane = 0; plane < size; plane++) {
-        if (PyObject_GetBuffer(PyTuple_GetItem(planes, plane), &found[plane], PyBUF_SIMPLE) < 0 ||
+        if (PyObject_GetBuffer(PyTuple_GetItem(planes, plane), &found[plane], flags) < 0 ||
             !is_size("plane", found[plane].len, count))
             return false;
+        places[plane] = found[plane].buf;
     }
     return true;
+}
+
+static PyObject *split(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer frame = {0}, at[MOST_PLANES] = {{0}};
+    uint8_t *places[MOST_PLANES];
+    int size, turn;
+    Py_ssize_t count;
+    PyObject *planes, *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*iiO", &frame, &size, &turn, &planes))
+        return NULL;
+    if (known_size(size, turn) && (count = numbers(&frame, size)) >= 0 &&
+        plane_buffers(planes, size, count, PyBUF_WRITABLE, at, places)) {
+        Py_BEGIN_ALLOW_THREADS
+        best_split(frame.buf, (size_t)count, size, turn != 0, places);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, MOST_PLANES);
+    release(&frame, 1);
+    return found;
 }
 
 static PyObject *join(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[MOST_PLANES] = {{0}}, out = {0};
+    uint8_t *places[MOST_PLANES];
     int size, turn;
     Py_ssize_t count;
     PyObject *planes, *found = NULL;
     if (!PyArg_ParseTuple(arguments, "Oiiw*", &planes, &size, &turn, &out))
         return NULL;
     if (known_size(size, turn) && (count = numbers(&out, size)) >= 0 &&
-        plane_buffers(planes, size, count, at)) {
-        const uint8_t *places[MOST_PLANES];
-        for (int plane = 0; plane < size; plane++)
-            places[plane] = at[plane].buf;
+        plane_buffers(planes, size, count, PyBUF_SIMPLE, at, places)) {
         Py_BEGIN_ALLOW_THREADS
-        best_join(places, (size_t)count, size, turn != 0, out.buf);
+        best_join((const uint8_t *const *)places, (size_t)count, size, turn != 0, out.buf);
         Py_END_ALLOW_THREADS
         found = Py_NewRef(Py_None);
     }

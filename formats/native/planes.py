@@ -26,25 +26,23 @@ class PlaneSplitter:
 
     name = "numpy"
 
-    def split(
-        self,
-        frame: NDArray[np.uint8],
-        size: int,
-        *,
-        turn: bool,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
-        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8.
-
-        They lie in `out`, if that is given: it shares no memory with `frame`.
-        """
-        planes = np.empty((size, frame.size // size), np.uint8) if out is None else out
-        planes[...] = frame.reshape(-1, size).T[::-1]
-        if turn:
-            first, second = planes[0].copy(), planes[1].copy()
-            planes[0] = first << 1 | second >> 7
-            planes[1] = first & 0x80 | second & 0x7F
+    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
+        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8."""
+        planes = np.empty((size, frame.size // size), np.uint8)
+        self.split_into(frame, list(planes), turn=turn)
         return planes
+
+    def split_into(
+        self, frame: NDArray[np.uint8], planes: Sequence[NDArray[np.uint8]], *, turn: bool
+    ) -> None:
+        """Fill planes, one for each byte of the numbers, which share no memory with `frame`."""
+        each = frame.reshape(-1, len(planes)).T[::-1]
+        for plane, part in zip(planes, each, strict=True):
+            plane[...] = part
+        if turn:
+            first, second = each[:2]
+            planes[0][...] = first << 1 | second >> 7
+            planes[1][...] = first & 0x80 | second & 0x7F
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
@@ -63,17 +61,10 @@ class NativePlanes(PlaneSplitter):
 
     name = "native"
 
-    def split(
-        self,
-        frame: NDArray[np.uint8],
-        size: int,
-        *,
-        turn: bool,
-        out: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
-        planes = np.empty((size, frame.size // size), np.uint8) if out is None else out
-        kernels.split(frame, size, turn, planes)
-        return planes
+    def split_into(
+        self, frame: NDArray[np.uint8], planes: Sequence[NDArray[np.uint8]], *, turn: bool
+    ) -> None:
+        kernels.split(frame, len(planes), turn, tuple(planes))
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool

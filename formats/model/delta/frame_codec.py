@@ -23,7 +23,7 @@ Source:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -42,6 +42,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
 from tensorrepo.formats.native import encoding
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
+from tensorrepo.formats.native.frame_memory import IDLE
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
 
@@ -189,16 +190,33 @@ class Planes(FrameCodec):
         return numbers_of(element).size
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:  # noqa: ARG002
-        return pack_planes(self._split(frame, about))
+        size = numbers_of(about.element).size
+        if frame.nbytes <= size * encoding.MOST_PLANE_BYTES:
+            return pack_planes(self._split(frame, about))
+        # Each where it may stay: planes that are stored as they are need not be copied.
+        planes = [IDLE.take(frame.nbytes // size) for _ in range(size)]
+        self._split_into(frame, about, planes)
+        stored = [pack_plane(plane) for plane in planes]
+        for plane, packed in zip(planes, stored, strict=True):
+            if packed.codec != PlaneCodec.RAW:
+                IDLE.give(plane)
+        return stored
 
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
         return sum(map(expected_plane_bytes, self._split(frame, about)))
 
     def _split(self, frame: memoryview, about: FrameShape) -> NDArray[np.uint8]:
         """The planes, in memory of this thread: good until it splits another frame."""
-        of, raw = numbers_of(about.element), np.frombuffer(frame, np.uint8)
-        out = buffer_for("split", raw.size, _BYTE).reshape(of.size, -1)
-        return byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits), out=out)
+        size = numbers_of(about.element).size
+        planes = buffer_for("split", frame.nbytes, _BYTE).reshape(size, -1)
+        self._split_into(frame, about, planes)
+        return planes
+
+    def _split_into(
+        self, frame: memoryview, about: FrameShape, planes: Iterable[NDArray[np.uint8]]
+    ) -> None:
+        turn = bool(numbers_of(about.element).exponent_bits)
+        byte_planes.BEST.split_into(np.frombuffer(frame, np.uint8), list(planes), turn=turn)
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
         self.check_planes(planes, about)

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import encoding as small_planes
 from tensorrepo.formats.native import frequency_tables, rans
-from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS, WINDOW_BYTES
+from tensorrepo.formats.native.frequency_tables import (
+    CONTEXTS,
+    MAX_GROUPS,
+    WINDOW_BYTES,
+    PackedBytes,
+)
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -161,12 +166,12 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     raw = StoredPlane(PlaneCodec.RAW, plane.data)
     if plane.size < 2:
         return raw
-    share, most_frequent, coded = _coded(plane, _PAYS)
-    if most_frequent == plane.size:
+    packed = _coded(plane, _PAYS)
+    if packed.most_frequent == plane.size:
         return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
-    return _smaller_by_zstd(plane, share) or (
-        raw if coded is None else StoredPlane(PlaneCodec.CODED, coded)
-    )
+    if packed.may_repeat and (smaller := _smaller_by_zstd(plane, packed.share)) is not None:
+        return smaller
+    return raw if packed.coded is None else StoredPlane(PlaneCodec.CODED, packed.coded)
 
 
 def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
@@ -182,8 +187,8 @@ def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
 
 def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None) -> StoredPlane:
     """A plane of which only zstd might store less than was found, see `small_planes`."""
-    stored = _smaller_by_zstd(plane, expected / plane.size)
-    if stored is not None:
+    share = expected / plane.size
+    if _may_repeat(plane, share) and (stored := _smaller_by_zstd(plane, share)) is not None:
         return stored
     if coded is None:
         return StoredPlane(PlaneCodec.RAW, plane.tobytes())
@@ -191,7 +196,7 @@ def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None)
 
 
 def _smaller_by_zstd(plane: NDArray[np.uint8], share: float) -> StoredPlane | None:
-    """A plane by zstd, where that is smaller than the share that is expected without."""
+    """A plane that may repeat by zstd, where that is smaller than the share expected without."""
     if _repeats(plane, share):
         packed = _compressed(plane)
         if len(packed) < min(share, _PAYS) * plane.size:
@@ -210,35 +215,36 @@ def expected_plane_bytes(plane: NDArray[np.uint8]) -> float:
     """How many bytes `pack_plane` would make of a plane, about; it is not packed for that."""
     if plane.size < 2:
         return plane.size
-    share, most_frequent, _ = _coded(plane, -1.0)
+    share, most_frequent, _, may_repeat = _coded(plane, -1.0)
     if most_frequent == plane.size:
         return 1.0
-    if _repeats(plane, share):
+    if may_repeat and _repeats(plane, share):
         return float(min(len(_compressed(plane)), share * plane.size))
     return plane.size * (1.0 if share > _PAYS else share)
 
 
-def _coded(plane: NDArray[np.uint8], most: float) -> tuple[float, int, Buffer | None]:
-    """A plane by how frequent its bytes are.
+def _coded(plane: NDArray[np.uint8], most: float) -> PackedBytes:
+    """A plane by how frequent its bytes are, if no larger a share than `most` is expected."""
+    packed = frequency_tables.BEST.pack(plane, most * plane.size)
+    return packed or _coded_in_steps(plane, most)
 
-    Returns:
-        Share of its bytes that is expected; how often the most frequent one stands there; and what
-        is stored: None where that is no smaller, or a larger share than `most` is expected.
-    """
+
+def _coded_in_steps(plane: NDArray[np.uint8], most: float) -> PackedBytes:
     noise = _noise_share(plane)
     if noise > _NOISE:
-        return noise, 0, None
-    made = frequency_tables.BEST.pack(plane, most * plane.size)
-    if made is not None:
-        return made[0] / plane.size, made[1], made[2]
+        return PackedBytes(noise, 0, None, _may_repeat(plane, noise))
     counts = BEST.count(plane, None, 1)
     tables, _, bits = tables_of(counts)
     share, most_frequent = bits / 8 / plane.size, int(counts.max())
-    if share > most or most_frequent == plane.size:
-        return share, most_frequent, None
+    if most_frequent == plane.size:
+        return PackedBytes(share, most_frequent, None, False)
+    may_repeat = _may_repeat(plane, share)
+    if share > most:
+        return PackedBytes(share, most_frequent, None, may_repeat)
     coded = BEST.pack(plane, None, tables.frequencies, lanes_for(plane.size))
     whole = join_buffers(encode_tables(tables), coded)
-    return share, most_frequent, whole.data if whole.size < plane.size else None
+    stored = whole.data if whole.size < plane.size else None
+    return PackedBytes(share, most_frequent, stored, may_repeat)
 
 
 def _noise_share(plane: NDArray[np.uint8]) -> float:
@@ -254,20 +260,29 @@ def _noise_share(plane: NDArray[np.uint8]) -> float:
     return frequency_tables.BEST.entropy(BEST.count(sample, None, 1)) / 8 / sample.size
 
 
-def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
-    """Whether zstd finds more in a sample than how frequent each byte is.
+def _may_repeat(plane: NDArray[np.uint8], share: float) -> bool:
+    """Whether a look at a sample says that zstd may find more than how frequent each byte is.
 
-    It takes ten times what a look takes that says whether there is anything to be found: runs that
-    stood there before, or a sample whose bytes are others than those of the plane.
+    That takes a tenth of what zstd takes, which is not asked unless runs stood there before, or
+    the sample's bytes are others than those of the plane.
     """
+    size, sample = _sample(plane, share)
+    windows, bits = frequency_tables.BEST.look_back(sample)
+    return windows * _REPEATED >= size // WINDOW_BYTES or bits / 8 <= _ALIKE * share * size
+
+
+def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
+    """Whether zstd finds more in a sample than how frequent each byte is."""
+    _, sample = _sample(plane, share)
+    return len(_compressed(sample)) < share * sample.size
+
+
+def _sample(plane: NDArray[np.uint8], share: float) -> tuple[int, NDArray[np.uint8]]:
+    """Bytes wanted of a plane, and those that there are, from its middle."""
     most = _NOISE_SAMPLE_BYTES if share > _NOISE else _SAMPLE_BYTES
     size = min(most, max(_LEAST_SAMPLE_BYTES, plane.size // 4))
     middle = max(0, plane.size - size) // 2
-    sample = plane[middle : middle + size]
-    windows, bits = frequency_tables.BEST.look_back(sample)
-    if windows * _REPEATED < size // WINDOW_BYTES and bits / 8 > _ALIKE * share * size:
-        return False
-    return len(_compressed(sample)) < share * sample.size
+    return size, plane[middle : middle + size]
 
 
 def _compressed(plane: NDArray[np.uint8]) -> bytes:

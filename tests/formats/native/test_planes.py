@@ -61,6 +61,6 @@ def test_planes_lie_in_the_memory_that_is_given(
     splitter: PlaneSplitter, size: int, turn: bool, count: int
 ) -> None:
     frame = np.random.default_rng(size).integers(0, 256, count * size, np.uint8)
-    out = np.full((size, count), 7, np.uint8)
-    assert splitter.split(frame, size, turn=turn, out=out) is out
-    assert np.array_equal(out, splitter.split(frame, size, turn=turn))
+    planes = [np.full(count, 7, np.uint8) for _ in range(size)]
+    splitter.split_into(frame, planes, turn=turn)
+    assert np.array_equal(planes, splitter.split(frame, size, turn=turn))
