@@ -224,14 +224,16 @@ static const double NOISE = 0.99, ALIKE = 0.97;
 static double noise_share(const uint8_t *plane, size_t count)
 {
     enum { STRIDE = SAMPLE_BLOCK * BLOCKS_APART };
-    size_t blocks = count / STRIDE;
+    size_t blocks = count / STRIDE, size = blocks * SAMPLE_BLOCK;
     uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
-    if (blocks < LEAST_BLOCKS)
+    uint8_t *sample = blocks < LEAST_BLOCKS ? NULL : scratch(size);
+    if (!sample)
         return 0;
     for (size_t i = 0; i < blocks; i++)
-        count_symbols(plane + i * STRIDE + i * 7 % BLOCKS_APART * SAMPLE_BLOCK, NULL, SAMPLE_BLOCK,
-                      counts, others);
-    return entropy_bits(counts, 1) / 8 / (double)(blocks * SAMPLE_BLOCK);
+        memcpy(sample + i * SAMPLE_BLOCK,
+               plane + i * STRIDE + i * 7 % BLOCKS_APART * SAMPLE_BLOCK, SAMPLE_BLOCK);
+    count_symbols(sample, NULL, size, counts, others);
+    return entropy_bits(counts, 1) / 8 / (double)size;
 }
 
 /* Whether a look at a sample says that zstd may find more than how frequent each byte is. */
