@@ -190,9 +190,7 @@ class TensorChunk:
 
 def _lies_in(plane: StoredPlane, memory: NDArray[np.uint8]) -> bool:
     """Whether stored bytes are those of some memory, which must stay then."""
-    start: int = memory.__array_interface__["data"][0]
-    place: int = np.frombuffer(plane.data, np.uint8).__array_interface__["data"][0]
-    return start <= place < start + memory.size
+    return np.may_share_memory(memory, np.frombuffer(plane.data, np.uint8))
 
 
 def changed_meanwhile(name: str) -> InvalidInputError:
