@@ -86,7 +86,11 @@ def noise(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.random.default_rng(size).integers(0, 256, size, np.uint8)
 
 
-def test_large_noise_stays_as_it_is() -> None:
+@pytest.mark.parametrize("maker", [frequency_tables.NUMPY, frequency_tables.BEST])
+def test_large_noise_stays_as_it_is(
+    maker: frequency_tables.TableMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frequency_tables, "BEST", maker)
     plane = noise(LARGE)
     assert plane_codec.pack_plane(plane).codec == plane_codec.PlaneCodec.RAW
     assert plane_codec.expected_plane_bytes(plane) == LARGE
@@ -104,7 +108,11 @@ def test_a_plane_of_which_a_sixteenth_is_noise_is_not_taken_for_noise(place: int
     assert np.array_equal(out, plane)
 
 
-def test_noise_whose_rows_repeat_is_compressed() -> None:
+@pytest.mark.parametrize("maker", [frequency_tables.NUMPY, frequency_tables.BEST])
+def test_noise_whose_rows_repeat_is_compressed(
+    maker: frequency_tables.TableMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frequency_tables, "BEST", maker)
     plane = np.tile(noise(1024), LARGE // 1024)
     assert plane_codec.pack_plane(plane).codec == plane_codec.PlaneCodec.ZSTD
 
