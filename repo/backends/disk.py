@@ -19,7 +19,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -32,6 +32,11 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
+
+try:
+    from tensorrepo.repo.backends import _storing
+except ImportError:  # no compiler when this was installed, or built for another machine
+    _storing = None  # type: ignore[assignment]
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0
@@ -53,6 +58,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 # Each ends at a multiple of that in the file: only there has the kernel one piece for it, and many
 # small ones are slower to write, and slower to map later.
 _WRITE_BYTES = 256 << 10
+_SYNC, _LINK, _SYNC_FOLDER = 2, 3, 4  # verbs of _storing.c; the two before change no name
 _MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
@@ -238,6 +244,52 @@ class Disk:
         """Make the names in `folder` durable; "" is the root."""
         with self._step("sync", folder, folder) as at:
             _fsync_folder(at)
+
+    def store_together(
+        self, files: Mapping[str, Sequence[memoryview]], durable: Sequence[str]
+    ) -> dict[str, bool] | None:
+        """All steps above in one call, from `stage` of small files to `sync_folder` of `durable`.
+
+        Around each step by itself a thread waits for the interpreter, which others have.
+
+        Args:
+            files: their bytes by their keys, in folders that are there.
+            durable: folders in which names are to be durable at the end.
+
+        Returns:
+            Whether each got its key; None: nothing was done, the steps are to be gone one by one.
+        """
+        if _storing is None or not self._makes_unnamed or self._link is not os.link:
+            return None
+        return self._store_together(files, durable)
+
+    def _store_together(
+        self,
+        files: Mapping[str, Sequence[memoryview]],
+        durable: Sequence[str],
+        steps: bytearray | None = None,
+    ) -> dict[str, bool] | None:
+        places = {folder: place for place, folder in enumerate(durable)}
+        items = []
+        for key, parts in files.items():
+            folder, name = split(key)
+            items.append((places.setdefault(folder, len(places)), name, b"".join(parts)))
+        folders = tuple(places)
+        created, verb, place, error, _ = _storing.store(
+            os.fsencode(self._root_name), TEMPORARY, folders, len(durable), tuple(items),
+            *(() if steps is None else (steps,)),
+        )  # fmt: skip
+        if not error:
+            return dict(zip(files, map(bool, created), strict=True))
+        if verb < _SYNC:  # none has a name; a folder may be missing, and is made by `stage` and `link`
+            return None
+        doing, where = {
+            _SYNC: ("write", TEMPORARY),
+            _LINK: ("create", tuple(files)[place] if verb == _LINK else ""),
+            _SYNC_FOLDER: ("sync", folders[place] if verb == _SYNC_FOLDER else ""),
+        }[verb]
+        failed = OSError(error, os.strerror(error))
+        raise explain(failed, doing, self.root / where) from failed
 
     def close(self, staged: StagedFile) -> None:
         """Let go of a file that has a key."""
