@@ -55,10 +55,12 @@ typedef struct {
     int folder_count, file_count;
     int synced; /* so many of the folders, the first, are synced at the end */
     failure failure;
-    /* For tests: (verb, place) of each step before it is done, and after how many all ends. */
+    /* For tests: (verb, place) of each step before it is done. Where they are full, all ends there,
+     * as for a process that dies. */
+    bool noted;
     int32_t *steps;
     int room;
-    atomic_int done;
+    atomic_int begun;
 } job;
 
 static bool fails(job *job, verb verb, int place, int error)
@@ -67,12 +69,11 @@ static bool fails(job *job, verb verb, int place, int error)
     return false;
 }
 
-/* False: this process died before the step, as far as a test is concerned. */
 static bool begins(job *job, verb verb, int place)
 {
-    if (!job->steps)
+    if (!job->noted)
         return true;
-    int at = atomic_fetch_add(&job->done, 1);
+    int at = atomic_fetch_add(&job->begun, 1);
     if (at >= job->room)
         return false;
     job->steps[2 * at] = verb;
@@ -112,19 +113,15 @@ static void *sync_some(void *argument)
         int fd = descriptor(all, place);
         if (fd < 0)
             continue;
-        int error = 0;
-        bool goes_on = begins(all->job, all->verb, place);
-        if (goes_on)
-            error = sync_one(fd);
+        int error = begins(all->job, all->verb, place) ? sync_one(fd) : ECANCELED;
         if (error == EINVAL && all->verb == SYNC_FOLDER)
             error = 0; /* some file systems can't, and say so in this way */
         if (error) {
             pthread_mutex_lock(&all->lock);
             fails(all->job, all->verb, place, error);
             pthread_mutex_unlock(&all->lock);
-        }
-        if (error || !goes_on)
             atomic_store(&all->stopped, 1);
+        }
     }
     return NULL;
 }
@@ -211,7 +208,7 @@ static bool stage_all(job *job, int temporary)
             continue;
         }
         if (!begins(job, STAGE, place))
-            return false;
+            return fails(job, STAGE, place, ECANCELED);
         one->fd = openat(temporary, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
         if (one->fd < 0 || !write_whole(one->fd, one->data, one->bytes))
             return fails(job, STAGE, place, errno);
@@ -230,7 +227,7 @@ static bool link_all(job *job)
         if (one->fd < 0)
             continue;
         if (!begins(job, LINK, place))
-            return false;
+            return fails(job, LINK, place, ECANCELED);
         snprintf(path, sizeof path, "/proc/self/fd/%d", one->fd);
         int refused =
             linkat(AT_FDCWD, path, job->opened[one->folder], one->name, AT_SYMLINK_FOLLOW);
@@ -310,7 +307,7 @@ static bool take_files(job *job, PyObject *files)
     return true;
 }
 
-/* (whether each file was created, a byte each; verb, place and error of what failed; steps). */
+/* (whether each file was created, a byte each; verb, place and error of what failed). */
 static PyObject *answer_of(const job *job)
 {
     PyObject *created = PyBytes_FromStringAndSize(NULL, job->file_count);
@@ -319,8 +316,8 @@ static PyObject *answer_of(const job *job)
     char *flags = PyBytes_AsString(created);
     for (int place = 0; place < job->file_count; place++)
         flags[place] = job->files[place].created;
-    return Py_BuildValue("(Niiii)", created, (int)job->failure.verb, job->failure.place,
-                         job->failure.error, atomic_load(&job->done));
+    return Py_BuildValue("(Niii)", created, (int)job->failure.verb, job->failure.place,
+                         job->failure.error);
 }
 
 /* store(root, name of the temporary folder, folders, how many of them are synced, files, steps) */
@@ -336,6 +333,7 @@ static PyObject *store(PyObject *Py_UNUSED(module), PyObject *arguments)
     job.root = root;
     job.folder_count = (int)PyTuple_Size(folders);
     job.file_count = (int)PyTuple_Size(files);
+    job.noted = steps.obj != NULL;
     job.steps = steps.buf;
     job.room = (int)(steps.len / (Py_ssize_t)(2 * sizeof *job.steps));
     job.folders = calloc((size_t)job.folder_count + 1, sizeof *job.folders);

@@ -58,7 +58,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 # Each ends at a multiple of that in the file: only there has the kernel one piece for it, and many
 # small ones are slower to write, and slower to map later.
 _WRITE_BYTES = 256 << 10
-_SYNC, _LINK, _SYNC_FOLDER = 2, 3, 4  # verbs of _storing.c; the two before change no name
+STAGE, SYNC, LINK, SYNC_FOLDER = 1, 2, 3, 4  # verbs of _storing.c
 _MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
@@ -246,50 +246,51 @@ class Disk:
             _fsync_folder(at)
 
     def store_together(
-        self, files: Mapping[str, Sequence[memoryview]], durable: Sequence[str]
+        self, files: Mapping[str, Sequence[memoryview]], folders: Sequence[str]
     ) -> dict[str, bool] | None:
-        """All steps above in one call, from `stage` of small files to `sync_folder` of `durable`.
+        """Go the steps from `stage` of small files to `sync_folder` in one call.
 
-        Around each step by itself a thread waits for the interpreter, which others have.
+        Around each by itself a thread waits for the interpreter, which others have.
 
         Args:
-            files: their bytes by their keys, in folders that are there.
-            durable: folders in which names are to be durable at the end.
+            files: their bytes by their keys.
+            folders: what to sync at the end.
 
         Returns:
-            Whether each got its key; None: nothing was done, the steps are to be gone one by one.
+            Whether each got its key. None: nothing was done, and the steps are to be gone one by
+            one, which makes missing folders or tells what is wrong.
         """
-        if _storing is None or not self._makes_unnamed or self._link is not os.link:
-            return None
-        return self._store_together(files, durable)
+        return self._store_together(files, folders) if self._stores_together else None
+
+    @property
+    def _stores_together(self) -> bool:
+        return _storing is not None and self._makes_unnamed is True and self._link is os.link
 
     def _store_together(
         self,
         files: Mapping[str, Sequence[memoryview]],
-        durable: Sequence[str],
-        steps: bytearray | None = None,
+        folders: Sequence[str],
+        *noted: bytearray,
     ) -> dict[str, bool] | None:
-        places = {folder: place for place, folder in enumerate(durable)}
+        places = {folder: place for place, folder in enumerate(folders)}
         items = []
         for key, parts in files.items():
             folder, name = split(key)
             items.append((places.setdefault(folder, len(places)), name, b"".join(parts)))
-        folders = tuple(places)
-        created, verb, place, error, _ = _storing.store(
-            os.fsencode(self._root_name), TEMPORARY, folders, len(durable), tuple(items),
-            *(() if steps is None else (steps,)),
-        )  # fmt: skip
+        root, opened = os.fsencode(self._root_name), tuple(places)
+        created, verb, place, error = _storing.store(
+            root, TEMPORARY, opened, len(folders), tuple(items), *noted
+        )
         if not error:
             return dict(zip(files, map(bool, created), strict=True))
-        if verb < _SYNC:  # none has a name; a folder may be missing, and is made by `stage` and `link`
+        if verb < SYNC:
             return None
-        doing, where = {
-            _SYNC: ("write", TEMPORARY),
-            _LINK: ("create", tuple(files)[place] if verb == _LINK else ""),
-            _SYNC_FOLDER: ("sync", folders[place] if verb == _SYNC_FOLDER else ""),
-        }[verb]
         failed = OSError(error, os.strerror(error))
-        raise explain(failed, doing, self.root / where) from failed
+        if verb == SYNC:
+            raise explain(failed, "write", self.root / TEMPORARY) from failed
+        if verb == LINK:
+            raise explain(failed, "create", self.root / tuple(files)[place]) from failed
+        raise explain(failed, "sync", self.root / opened[place]) from failed
 
     def close(self, staged: StagedFile) -> None:
         """Let go of a file that has a key."""

@@ -198,8 +198,8 @@ class LocalBackend(CommonBackend):
             self._disk.sync_folder(folder)
         self._durable_folders |= above
 
-    def known_to_last(self, keys: Iterable[str]) -> set[str]:
-        """The folders of `keys` whose own names are known to be durable."""
+    def durable_folders(self, keys: Iterable[str]) -> set[str]:
+        """Those folders of `keys` whose own names are known to be durable."""
         return self._durable_folders.intersection(split(key)[0] for key in keys)
 
     def _walk(self, folder: str) -> Iterator[StoredKey]:
@@ -356,18 +356,21 @@ class LocalUploads(Uploads):
         self, files: dict[str, list[memoryview]], *, is_last: bool
     ) -> set[str] | None:
         """As `_land`; None: nothing was done."""
+        if self._backend.guarantee is not Guarantee.ATOMIC:
+            return None
+        folders: set[str] = set()
         with self._lock:
             if self._aborted:
                 raise self._was_aborted()
-        if self._backend.guarantee is not Guarantee.ATOMIC:
-            return None
-        durable = self._backend.known_to_last(files) if is_last else set()
-        created = self._disk.store_together(files, sorted(durable))
+            if is_last:  # large files may be on their way to the same folders
+                others = {split(key)[0] for key in self._created if key not in files}
+                folders = self._backend.durable_folders(files) - others
+        created = self._disk.store_together(files, sorted(folders))
         if created is None:
             return None
         with self._lock:
             self._created |= created
-        return durable
+        return folders
 
     def _land_by_steps(self, batch: list[tuple[str, StagedFile | list[memoryview]]]) -> None:
         files: list[tuple[str, StagedFile]] = []
