@@ -299,7 +299,7 @@ class LocalUploads(Uploads):
         """Write a file now; it is synced, and gets its key, later."""
         staged = self._stage(key, views)
         if size_bytes >= LARGE_BYTES:
-            self._flights.submit(lambda: self._land([(key, staged)]), size_bytes)
+            self._flights.submit(partial(self._land_by_steps, [(key, staged)]), size_bytes)
         else:
             self._land(self._wait(key, staged, size_bytes))
 
