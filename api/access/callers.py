@@ -84,8 +84,8 @@ class Caller:
         """Raises UnauthenticatedError for nobody."""
         if self.kind == "anonymous":
             raise UnauthenticatedError(
-                "this needs a token: `tensorrepo login URL` gets one; send it as "
-                "'Authorization: Bearer trp_...'"
+                "this needs a token: `tensorrepo login URL` gets one. It goes as 'Authorization: "
+                "Bearer trp_...'; that of TENSORREPO_TOKEN to the server of TENSORREPO_SERVER alone"
             )
 
     def require_operator(self) -> None:

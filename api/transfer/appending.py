@@ -44,7 +44,7 @@ from tensorrepo.repo.log.append import Appended, Draft, append, draft_record, la
 from tensorrepo.repo.log.reader import LogView, Tip
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.log.state import State
-from tensorrepo.repo.objects.envelope import Kind, stored_form
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.threads import Waiting
 
@@ -377,7 +377,7 @@ class _News:
     def _form(self, digest: Digest) -> tuple[str, bytes]:
         if digest not in self._forms:
             label = self.core.objects.label(digest, self.writer.graves)
-            data = b"".join(stored_form(self.writer.written[digest]))
+            data = b"".join(self.writer.stored_form(digest))
             self._forms[digest] = object_key(digest, label), data
         return self._forms[digest]
 

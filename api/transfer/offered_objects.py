@@ -19,11 +19,13 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     decode_object,
     expand,
+    stored_form,
 )
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 MOST_EXPANDED_BYTES: Final = 256 << 20  # of all objects of one message
+_UNFORMED_BYTES: Final = 64 << 10  # larger objects are on their way to a disk at once
 _NOT_FOR_CLIENTS: Final = frozenset({Kind.GC_LIST, Kind.GRAVES, Kind.HISTORY_PACK})
 
 Offered = Mapping[Digest, EncodedObject]
@@ -88,6 +90,8 @@ class OfferedWriter(ObjectWriter):
         self.offered: dict[Digest, EncodedObject] = {}
         self.written: dict[Digest, EncodedObject] = {}  # commits and tree pages of the group
         self._decoded: dict[Digest, Envelope] = {}  # commits and pages are read many times over
+        self._forms: dict[Digest, tuple[Buffer, ...]] = {}
+        self._unformed: list[tuple[str, EncodedObject]] = []
 
     def take(self, digest: Digest) -> ObjectLink | None:
         """Store what was offered under that digest; None: nothing was."""
@@ -98,6 +102,30 @@ class OfferedWriter(ObjectWriter):
         if encoded.link.kind in {Kind.COMMIT, Kind.TREE_PAGE}:
             self.written[encoded.link.digest] = encoded
         return super().put_encoded(encoded)
+
+    def stored_form(self, digest: Digest) -> tuple[Buffer, ...]:
+        """The bytes that are stored of what is `written`."""
+        known = self._forms.get(digest)
+        return stored_form(self.written[digest]) if known is None else known
+
+    def _upload(self, key: str, encoded: EncodedObject) -> None:
+        # A disk has nothing to do before all of a group lands. Until then the next ones are judged,
+        # not compressed, for which the thread that lands it has time.
+        if encoded.link.bytes < _UNFORMED_BYTES and self.store.backend.local_root is not None:
+            with self._lock:
+                self._unformed.append((key, encoded))
+        else:
+            super()._upload(key, encoded)
+
+    def _flush(self) -> None:
+        with self._lock:
+            unformed, self._unformed = self._unformed, []
+        for key, encoded in unformed:
+            form = stored_form(encoded)
+            if encoded.link.digest in self.written:
+                self._forms[encoded.link.digest] = form
+            self._uploads.create(key, form)
+        super()._flush()
 
     def get(self, digest: Digest) -> Envelope:
         known = self._decoded.get(digest)

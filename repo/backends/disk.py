@@ -19,7 +19,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -32,6 +32,11 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
+
+try:
+    from tensorrepo.repo.backends import _storing
+except ImportError:  # no compiler when this was installed, or built for another machine
+    _storing = None  # type: ignore[assignment]
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0
@@ -53,6 +58,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 # Each ends at a multiple of that in the file: only there has the kernel one piece for it, and many
 # small ones are slower to write, and slower to map later.
 _WRITE_BYTES = 256 << 10
+STAGE, SYNC, LINK, SYNC_FOLDER = 1, 2, 3, 4  # verbs of _storing.c
 _MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
@@ -238,6 +244,53 @@ class Disk:
         """Make the names in `folder` durable; "" is the root."""
         with self._step("sync", folder, folder) as at:
             _fsync_folder(at)
+
+    def store_together(
+        self, files: Mapping[str, Sequence[memoryview]], folders: Sequence[str]
+    ) -> dict[str, bool] | None:
+        """Go the steps from `stage` of small files to `sync_folder` in one call.
+
+        Around each by itself a thread waits for the interpreter, which others have.
+
+        Args:
+            files: their bytes by their keys.
+            folders: what to sync at the end.
+
+        Returns:
+            Whether each got its key. None: nothing was done, and the steps are to be gone one by
+            one, which makes missing folders or tells what is wrong.
+        """
+        return self._store_together(files, folders) if self._stores_together else None
+
+    @property
+    def _stores_together(self) -> bool:
+        return _storing is not None and self._makes_unnamed is True and self._link is os.link
+
+    def _store_together(
+        self,
+        files: Mapping[str, Sequence[memoryview]],
+        folders: Sequence[str],
+        *noted: bytearray,
+    ) -> dict[str, bool] | None:
+        places = {folder: place for place, folder in enumerate(folders)}
+        items = []
+        for key, parts in files.items():
+            folder, name = split(key)
+            items.append((places.setdefault(folder, len(places)), name, b"".join(parts)))
+        root, opened = os.fsencode(self._root_name), tuple(places)
+        created, verb, place, error = _storing.store(
+            root, TEMPORARY, opened, len(folders), tuple(items), *noted
+        )
+        if not error:
+            return dict(zip(files, map(bool, created), strict=True))
+        if verb < SYNC:
+            return None
+        failed = OSError(error, os.strerror(error))
+        if verb == SYNC:
+            raise explain(failed, "write", self.root / TEMPORARY) from failed
+        if verb == LINK:
+            raise explain(failed, "create", self.root / tuple(files)[place]) from failed
+        raise explain(failed, "sync", self.root / opened[place]) from failed
 
     def close(self, staged: StagedFile) -> None:
         """Let go of a file that has a key."""

@@ -198,6 +198,10 @@ class LocalBackend(CommonBackend):
             self._disk.sync_folder(folder)
         self._durable_folders |= above
 
+    def durable_folders(self, keys: Iterable[str]) -> set[str]:
+        """Those folders of `keys` whose own names are known to be durable."""
+        return self._durable_folders.intersection(split(key)[0] for key in keys)
+
     def _walk(self, folder: str) -> Iterator[StoredKey]:
         try:
             found = self._disk.scan(folder)
@@ -277,9 +281,9 @@ class LocalUploads(Uploads):
     def _finish(self) -> dict[str, bool]:
         with self._lock:
             batch = self._take_small()
-        self._land(batch)
+        synced = self._land(batch, is_last=True)
         self._flights.drain()
-        self._backend.sync_folders({split(key)[0] for key in self._created})
+        self._backend.sync_folders({split(key)[0] for key in self._created} - synced)
         created, self._created = self._created, {}
         return created
 
@@ -295,7 +299,7 @@ class LocalUploads(Uploads):
         """Write a file now; it is synced, and gets its key, later."""
         staged = self._stage(key, views)
         if size_bytes >= LARGE_BYTES:
-            self._flights.submit(lambda: self._land([(key, staged)]), size_bytes)
+            self._flights.submit(partial(self._land_by_steps, [(key, staged)]), size_bytes)
         else:
             self._land(self._wait(key, staged, size_bytes))
 
@@ -332,13 +336,43 @@ class LocalUploads(Uploads):
         batch, self._small, self._small_bytes = self._small, [], 0
         return batch
 
-    def _land(self, batch: list[tuple[str, StagedFile | list[memoryview]]]) -> None:
-        """Write what is not written, sync the files, then give them their keys."""
+    def _land(
+        self, batch: list[tuple[str, StagedFile | list[memoryview]]], *, is_last: bool = False
+    ) -> set[str]:
+        """Write what is not written, sync the files, then give them their keys.
+
+        Returns the folders that are synced with that, some of those of the last batch.
+        """
+        together = {key: what for key, what in batch if isinstance(what, list)}
+        synced = self._land_in_one_call(together, is_last=is_last) if together else None
+        if synced is not None:
+            batch = [(key, what) for key, what in batch if key not in together]
         if batch:
             with self._disk.keeping_folders():
-                self._land_together(batch)
+                self._land_by_steps(batch)
+        return synced or set()
 
-    def _land_together(self, batch: list[tuple[str, StagedFile | list[memoryview]]]) -> None:
+    def _land_in_one_call(
+        self, files: dict[str, list[memoryview]], *, is_last: bool
+    ) -> set[str] | None:
+        """As `_land`; None: nothing was done."""
+        if self._backend.guarantee is not Guarantee.ATOMIC:
+            return None
+        folders: set[str] = set()
+        with self._lock:
+            if self._aborted:
+                raise self._was_aborted()
+            if is_last:  # large files may be on their way to the same folders
+                others = {split(key)[0] for key in self._created if key not in files}
+                folders = self._backend.durable_folders(files) - others
+        created = self._disk.store_together(files, sorted(folders))
+        if created is None:
+            return None
+        with self._lock:
+            self._created |= created
+        return folders
+
+    def _land_by_steps(self, batch: list[tuple[str, StagedFile | list[memoryview]]]) -> None:
         files: list[tuple[str, StagedFile]] = []
         for key, what in batch:
             if isinstance(what, StagedFile):

@@ -32,6 +32,7 @@ from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.names import check_path, check_text, path_key
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import (
+    EditedLinks,
     EnvelopeReader,
     Kind,
     ObjectLink,
@@ -223,12 +224,24 @@ def as_known(objects: EnvelopeReader, digest: Digest, commit: Commit) -> Commit:
 def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     """Store `commit`, linked to its parents and to what its root page names."""
     assert not commit.beyond, "what is here in part was stored whole somewhere else"
-    links = (*commit.parents, *root_links(commit.tree))
     payload = encode_commit(commit)
-    link = objects.put(Kind.COMMIT, payload, links)
+    link = objects.put(Kind.COMMIT, payload, _links(commit))
     if not commit.metadata:  # else it may have been given in another form than it is read in
         _KNOWN.put(link.digest, commit, _KNOWN_EACH_BYTES + 2 * len(payload))
     return link
+
+
+def _links(commit: Commit) -> Iterable[Digest]:
+    links = _all_links(commit)
+    before = _KNOWN.get(commit.parents[0]) if len(commit.parents) == 1 else None
+    if before is None:
+        return links
+    was, now = set(_all_links(before)), set(links)
+    return EditedLinks(commit.parents[0], sorted(was - now), sorted(now - was), lambda: links)
+
+
+def _all_links(commit: Commit) -> tuple[Digest, ...]:
+    return (*commit.parents, *root_links(commit.tree))
 
 
 def changed_paths(changes: Iterable[PathChange]) -> tuple[str, ...] | None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import compress
+from operator import is_not
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -169,19 +170,17 @@ def _equal_ends(old: Sequence[TreeItem], new: Sequence[TreeItem]) -> tuple[int, 
     equal, for the first one's bytes depend on the path before it.
     """
     most = min(len(old), len(new))
-    head = _equal_start(zip(old, new, strict=False))
-    backwards = zip(reversed(old), reversed(new), strict=False)
-    return head, max(_equal_start(islice(backwards, most - head)) - 1, 0)
+    head = _equal_start(old, new, most)
+    tail = _equal_start(old[::-1], new[::-1], most - head)
+    return head, max(tail - 1, 0)
 
 
-def _equal_start(pairs: Iterable[tuple[TreeItem, TreeItem]]) -> int:
-    """How many pairs of items the sequence begins with that have the same bytes."""
-    count = 0
-    for old, new in pairs:
-        if old is not new and (old[1] is not new[1] or old[0] != new[0]):
-            break
-        count += 1
-    return count
+def _equal_start(old: Sequence[TreeItem], new: Sequence[TreeItem], most: int) -> int:
+    """How many items both begin with that have the same bytes, up to `most`."""
+    for place in compress(range(most), map(is_not, old, new)):  # nearly all are the same tuples
+        if old[place][1] is not new[place][1] or old[place][0] != new[place][0]:
+            return place
+    return most
 
 
 def edited_links(old: Page, name: Digest, new: Page) -> EditedLinks:

@@ -107,7 +107,7 @@ class ObjectStore:
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
-        self.tables = LimitedCache[LinkTable](_TABLES_BYTES)  # of tree pages that were put here
+        self.tables = LimitedCache[LinkTable](_TABLES_BYTES)  # of pages and commits put here
         self._maps = LimitedCache[memoryview](map_limit())
         # Where the data of a lazy clone is, asked for when it is first needed.
         self.promised: Callable[[], ObjectStore] | None = None

@@ -32,6 +32,7 @@ from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import REMEMBER_UPTO_BYTES, ObjectStore
 
 _PENDING_BYTES = 64 << 20
+_EDITED = frozenset({Kind.TREE_PAGE, Kind.COMMIT})  # the next one links to nearly the same
 
 
 class ObjectWriter:
@@ -62,7 +63,7 @@ class ObjectWriter:
         """Store one object; durable after `flush`. Its parts must not change before that."""
         table = self._table(links)
         link = self.put_encoded(encode_object(kind, payload, table))
-        if kind is Kind.TREE_PAGE:
+        if kind in _EDITED:
             self.store.tables.put(link.digest, table, len(table.data))
         return link
 
@@ -140,10 +141,13 @@ class ObjectWriter:
                 self.own[link.digest] = link
                 self._unchecked[key] = link
                 self._hold(encoded)
-            self._uploads.create(key, stored_form(encoded))
+            self._upload(key, encoded)
         except BaseException as error:
             self._failure = error
             raise
+
+    def _upload(self, key: str, encoded: EncodedObject) -> None:
+        self._uploads.create(key, stored_form(encoded))
 
     def _hold(self, encoded: EncodedObject) -> None:
         """Keep a small object until `flush`; the oldest give way, they can be read back."""

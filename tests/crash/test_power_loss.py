@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorrepo.repo.backends.disk import _storing
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import merge_branches, refs
@@ -40,7 +41,8 @@ class Journaling:
         store = to_disk(base(), folder / "store").local_root
         assert store is not None
         self.folder, self.store = folder, store
-        self.backend = LocalBackend(store, disk=JournaledDisk(store, self.journal, omits))
+        self.disk = JournaledDisk(store, self.journal, omits)
+        self.backend = LocalBackend(store, disk=self.disk)
         self.repository = open_repository(self.backend, drivers={})
         self.options = TransferOptions(ADA, folder / "parts")
 
@@ -195,6 +197,13 @@ def test_a_power_cut_after_any_step_loses_nothing_that_was_acknowledged(
     for step in sampled(steps, 2):
         for share in SHARES:
             check(at, step, share)
+
+
+@pytest.mark.skipif(_storing is None, reason="no compiler when this was installed")
+def test_commits_store_their_files_in_one_call(tmp_path: Path) -> None:
+    at = Journaling(tmp_path)
+    commits(at)
+    assert at.disk.one_calls >= 3  # the records; folders of objects are new
 
 
 @pytest.mark.parametrize("omitted", ["sync", "sync folder"])

@@ -4,15 +4,24 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee, overwrite_durably
-from tensorrepo.repo.backends.disk import LARGE_BYTES, STALE_SECONDS, TEMPORARY, Disk, explain
+from tensorrepo.repo.backends.disk import (
+    LARGE_BYTES,
+    STALE_SECONDS,
+    TEMPORARY,
+    Disk,
+    _storing,
+    explain,
+)  # fmt: skip
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     Error,
@@ -28,7 +37,9 @@ from tests.support.faults.disks import RecordingDisk
 SMALL = b"small"
 LARGE = bytes(LARGE_BYTES)
 FILES = {"objects/01/a": SMALL, "objects/01/b": LARGE, "objects/02/c": SMALL, "log/1": SMALL}
-STEPS = 17  # of storing FILES
+STEPS = {"by steps": 17, "in one call": 15}  # of storing FILES
+needs_c = pytest.mark.skipif(_storing is None, reason="no compiler when this was installed")
+ways = pytest.mark.parametrize("way", ["by steps", pytest.param("in one call", marks=needs_c)])
 
 
 def store(backend: LocalBackend, files: dict[str, bytes]) -> dict[str, bool]:
@@ -38,16 +49,25 @@ def store(backend: LocalBackend, files: dict[str, bytes]) -> dict[str, bool]:
         return uploads.finish()
 
 
-def recorded(root: Path, files: dict[str, bytes]) -> list[tuple[str, str]]:
-    disk = RecordingDisk(root)
-    store(LocalBackend(root, disk=disk), files)
+def recorded(
+    root: Path, files: dict[str, bytes], way: str = "by steps", die_after: int | None = None
+) -> list[tuple[str, str]]:
+    """The steps of storing files; in one call where all folders are known to be durable."""
+    disk = RecordingDisk(root, in_one_call=way == "in one call")
+    backend = LocalBackend(root, disk=disk)
+    if way == "in one call":
+        store(backend, {f"{key.rpartition('/')[0]}/before": SMALL for key in files})
+        disk.steps.clear()
+    disk.die_before = die_after
+    store(backend, files)
+    assert disk.one_calls == (way == "in one call")
     return disk.steps
 
 
 def test_small_files_of_one_upload_open_each_folder_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = LocalBackend(tmp_path)
+    backend = LocalBackend(tmp_path, disk=RecordingDisk(tmp_path))
     store(backend, {"objects/01/a": SMALL, "objects/02/a": SMALL})
     opened, real, before = [], os.open, os.listdir("/dev/fd")
 
@@ -86,16 +106,20 @@ def test_large_files_are_written_in_aligned_pieces_of_256_kib(
     assert ends == [*range(0, 1_486_790, 256 << 10), 1_486_790]
 
 
+@ways
 @pytest.mark.parametrize("key", FILES)
-def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, key: str) -> None:
-    steps = recorded(tmp_path, FILES)
+def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, key: str, way: str) -> None:
+    steps = recorded(tmp_path, FILES, way)
     at, name = links(steps)[key]
     assert steps.index(("stage", name)) < steps.index(("sync", name)) < at
 
 
+@ways
 @pytest.mark.parametrize("key", FILES)
-def test_a_folder_is_synced_after_a_name_was_put_into_it(tmp_path: Path, key: str) -> None:
-    steps = recorded(tmp_path, FILES)
+def test_a_folder_is_synced_after_a_name_was_put_into_it(
+    tmp_path: Path, key: str, way: str
+) -> None:
+    steps = recorded(tmp_path, FILES, way)
     at, _ = links(steps)[key]
     assert ("sync folder", key.rpartition("/")[0]) in steps[at:]
 
@@ -122,8 +146,11 @@ def test_a_folder_known_to_be_durable_is_not_looked_at_again(tmp_path: Path) -> 
     assert [what for verb, what in disk.steps if verb == "sync folder"] == ["objects/01"]
 
 
-def test_small_files_are_all_synced_before_the_first_gets_its_name(tmp_path: Path) -> None:
-    steps = recorded(tmp_path, {f"objects/01/{number}": SMALL for number in range(9)})
+@ways
+def test_small_files_are_all_synced_before_the_first_gets_its_name(
+    tmp_path: Path, way: str
+) -> None:
+    steps = recorded(tmp_path, {f"objects/01/{number}": SMALL for number in range(9)}, way)
     assert [verb for verb, _ in steps if verb in {"sync", "link"}] == ["sync"] * 9 + ["link"] * 9
 
 
@@ -144,7 +171,7 @@ def test_every_upload_is_synced_when_finish_returns_however_many_there_are(tmp_p
 
 
 @pytest.mark.parametrize("unnamed", [True, False])
-@pytest.mark.parametrize("die_before", sampled(range(STEPS), 6))
+@pytest.mark.parametrize("die_before", sampled(range(STEPS["by steps"]), 6))
 def test_a_crash_at_any_step_leaves_whole_values_or_none(
     tmp_path: Path, die_before: int, unnamed: bool
 ) -> None:
@@ -190,8 +217,80 @@ def test_a_writer_that_dies_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_the_crashes_above_reach_every_step(tmp_path: Path) -> None:
-    assert len(recorded(tmp_path, FILES)) == STEPS
+@needs_c
+@pytest.mark.parametrize("die_before", sampled(range(STEPS["in one call"]), 6))
+def test_a_crash_in_the_middle_of_one_call_leaves_whole_values_or_none(
+    tmp_path: Path, die_before: int
+) -> None:
+    with pytest.raises(Crash):
+        recorded(tmp_path, FILES, "in one call", die_before)
+    after = LocalBackend(tmp_path)
+    found = {stored.key: after.read(stored.key) for stored in after.list("")}
+    before = {f"{key.rpartition('/')[0]}/before": SMALL for key in FILES}
+    assert before.items() <= found.items() <= (before | FILES).items()
+    assert store(after, FILES).keys() == FILES.keys()
+    assert {key: after.read(key) for key in FILES} == FILES
+
+
+@ways
+def test_the_crashes_above_reach_every_step(tmp_path: Path, way: str) -> None:
+    assert len(recorded(tmp_path, FILES, way)) == STEPS[way]
+
+
+@needs_c
+def test_one_call_tells_which_keys_were_taken_and_leaves_those_as_they_are(
+    tmp_path: Path,
+) -> None:
+    backend = LocalBackend(tmp_path)
+    store(backend, {"log/1": SMALL, "objects/01/a": SMALL})
+    opened = os.listdir("/dev/fd")
+    files = {"log/1": b"other", "log/2": b"", "objects/01/b": bytes(range(256)) * 255}
+    assert store(backend, files) == {"log/1": False, "log/2": True, "objects/01/b": True}
+    assert {key: backend.read(key) for key in files} == files | {"log/1": SMALL}
+    assert len(os.listdir("/dev/fd")) == len(opened)
+
+
+@needs_c
+def test_one_call_follows_no_link_and_takes_no_folder_for_a_file(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path / "root")
+    store(backend, {"objects/01/a": SMALL, "log/1": SMALL})
+    (tmp_path / "root/log/2").mkdir()
+    with pytest.raises(StorageError, match="a folder, a link or a device"):
+        backend.create("log/2", (SMALL,))
+    (tmp_path / "root/objects/01").rename(tmp_path / "moved")
+    (tmp_path / "root/objects/01").symlink_to(tmp_path / "moved")
+    with pytest.raises(StorageError, match="links are not followed"):
+        backend.create("objects/01/b", (SMALL,))
+    assert os.listdir(tmp_path / "moved") == ["a"]
+
+
+@needs_c
+def test_a_folder_that_vanished_is_made_again(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.create("objects/01/a", (SMALL,))
+    shutil.rmtree(tmp_path / "objects")
+    assert backend.create("objects/01/a", (SMALL,))
+    assert backend.read("objects/01/a") == SMALL
+
+
+@needs_c
+def test_writers_of_one_call_have_one_winner_for_each_key(tmp_path: Path) -> None:
+    """Eight at once, each with files of its own bytes for the same forty keys."""
+    keys = [f"objects/{number % 3:02}/{number}" for number in range(40)]
+    store(LocalBackend(tmp_path), {f"objects/{number:02}/before": SMALL for number in range(3)})
+
+    def write(number: int) -> dict[str, bool]:
+        backend = LocalBackend(tmp_path)
+        store(backend, {f"objects/{at:02}/of-{number}": SMALL for at in range(3)})
+        start.wait()
+        return store(backend, {key: f"{key} {number}".encode() for key in keys})
+
+    start = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(write, range(8)))
+    for key in keys:
+        (winner,) = (number for number, created in enumerate(found) if created[key])
+        assert LocalBackend(tmp_path).read(key) == f"{key} {winner}".encode()
 
 
 def test_what_is_overwritten_durably_is_synced_before_it_has_its_name(tmp_path: Path) -> None:

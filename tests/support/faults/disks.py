@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Lock
 
-from tensorrepo.repo.backends.disk import Disk, StagedFile
+from tensorrepo.repo.backends.disk import LINK, STAGE, SYNC, SYNC_FOLDER, Disk, StagedFile
 from tests.support.faults.backends import Crash
+
+_STEP = struct.Struct("=ii")  # as _storing.c notes them: verb, place of a file or folder
+_VERBS = {STAGE: "stage", SYNC: "sync", LINK: "link", SYNC_FOLDER: "sync folder"}
 
 
 class NamingDisk(Disk):
@@ -18,6 +22,23 @@ class NamingDisk(Disk):
         super().__init__(root, unnamed=unnamed)
         self._names: dict[int, str] = {}  # by descriptors of open files
         self._staged = count()
+        self.one_calls = 0  # of `store_together` that did all
+
+    def noting_room(self, files: Mapping[str, Sequence[memoryview]], most: int) -> bytearray:
+        """Room for the steps of one call; where it has less than there are, that one dies."""
+        return bytearray(_STEP.size * min(most, 4 * len(files)))
+
+    def noted(
+        self, files: Mapping[str, Sequence[memoryview]], folders: Sequence[str], steps: bytearray
+    ) -> Iterator[tuple[str, str, str]]:
+        """The steps of one call: verb, key or folder, and a name of the file."""
+        names = {key: f"file-{next(self._staged)}" for key in files}
+        for verb, place in _STEP.iter_unpack(steps):
+            if verb == SYNC_FOLDER:
+                yield _VERBS[verb], folders[place], ""
+            elif verb:  # else the rest of the room is empty
+                key = tuple(files)[place]
+                yield _VERBS[verb], key, names[key]
 
     def stage(self, parts: Sequence[memoryview], *, named: bool = False) -> StagedFile:
         staged = super().stage(parts, named=named)
@@ -41,11 +62,20 @@ class RecordingDisk(NamingDisk):
         root: where the files go.
         die_before: number of the step, counted from 0, at which the process dies; None lives on.
         unnamed: see `Disk`.
+        in_one_call: whether small files may be stored so.
     """
 
-    def __init__(self, root: Path, die_before: int | None = None, *, unnamed: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        die_before: int | None = None,
+        *,
+        unnamed: bool = True,
+        in_one_call: bool = False,
+    ) -> None:
         super().__init__(root, unnamed=unnamed)
         self.die_before = die_before
+        self._in_one_call = in_one_call
         self.steps: list[tuple[str, str]] = []
         self._lock = Lock()
 
@@ -70,6 +100,25 @@ class RecordingDisk(NamingDisk):
     def sync_folder(self, folder: str) -> None:
         self._note("sync folder", folder)
         super().sync_folder(folder)
+
+    def store_together(
+        self, files: Mapping[str, Sequence[memoryview]], folders: Sequence[str]
+    ) -> dict[str, bool] | None:
+        if not (self._in_one_call and self._stores_together):
+            return None
+        with self._lock:
+            left = 1 << 20 if self.die_before is None else self.die_before - len(self.steps)
+            steps, stored = self.noting_room(files, left), None
+            try:
+                stored = self._store_together(files, folders, steps)
+            finally:
+                for verb, what, name in self.noted(files, folders, steps):
+                    told = {"link": f"{name} {what}", "sync folder": what}.get(verb, name)
+                    self.steps.append((verb, told))
+                if stored is None and len(self.steps) == self.die_before:
+                    raise Crash("died in the middle of one call")
+        self.one_calls += stored is not None
+        return stored
 
     def _note(self, verb: str, what: str) -> int:
         """The number of the step: large files are synced and linked by threads meanwhile."""

@@ -88,6 +88,24 @@ class JournaledDisk(NamingDisk):
         if "sync folder" not in self.omits:
             self.journal.note("sync folder", folder)
 
+    def store_together(
+        self, files: Mapping[str, Sequence[memoryview]], folders: Sequence[str]
+    ) -> dict[str, bool] | None:
+        if not self._stores_together:
+            return None
+        steps = self.noting_room(files, 1 << 20)
+        stored = self._store_together(files, folders, steps)
+        for verb, place, name in self.noted(files, folders, steps) if stored else ():
+            if verb == "link":
+                if stored[place]:
+                    self.journal.note("name", place, name)
+            elif verb != "stage" and verb not in self.omits:
+                self.journal.note(verb, "" if verb == "sync" else place, name)
+            if verb == "stage":
+                self.journal.files[name] = b"".join(files[place])
+        self.one_calls += stored is not None
+        return stored
+
     def _keep(self, staged: StagedFile) -> None:
         """Remember the bytes, as long as the file has no key that they could be read by."""
         size_bytes = os.fstat(staged.fd).st_size
