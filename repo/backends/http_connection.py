@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 import struct
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -134,11 +133,7 @@ class HttpConnection:
             OSError: the connection is of no use any more; ProtocolError is one.
         """
         self.reusable = False  # until the whole answer is read
-        is_sent = False
-        # Whoever refuses a large body may have answered and left before all of it is sent.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self._send(head, body)
-            is_sent = True
+        is_sent = self._send(head, body)
         status, answer, begun = self._read_head(_ANSWER_BYTES)
         while status[2][:1] == b"1":  # what is said in between
             status, answer, begun = self._read_head(_ANSWER_BYTES, begun)
@@ -164,12 +159,17 @@ class HttpConnection:
         """Close it; again is no error."""
         self._socket.close()
 
-    def _send(self, head: bytes, body: bytes) -> None:
-        if len(body) <= _JOINED_BYTES:
-            self._socket.sendall(head + body)
-        else:
-            self._socket.sendall(head)
-            self._socket.sendall(body)
+    def _send(self, head: bytes, body: bytes) -> bool:
+        """Whether all was sent: who refuses a large body may answer, and leave, before that."""
+        try:
+            if len(body) <= _JOINED_BYTES:
+                self._socket.sendall(head + body)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(body)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def _read_head(
         self, at_first: int = 0, told: bytes = b""

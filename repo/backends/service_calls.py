@@ -70,7 +70,7 @@ class ServiceCalls:
 
     def __init__(self, api: str, headers: Mapping[str, str]) -> None:
         self._api, self._headers = api, {**_HEADERS, **headers}
-        parts, netloc = urlsplit(api), _parsed(api).netloc.decode("ascii")
+        parts, netloc = urlsplit(api), httpx.URL(api).netloc.decode("ascii")
         scheme = parts.scheme.lower()
         self._is_plain = scheme in {"http", "https"} and parts.username is None and not getproxies()
         self._origin = f"{scheme}://{netloc}"
@@ -99,18 +99,19 @@ class ServiceCalls:
         kind = "" if content is None else MEDIA_TYPE
         if json is not None:
             content, kind = msgspec.json.encode(json), "application/json"
-        url = _parsed(self._api + path)
-        if params is not None:
-            url = url.copy_merge_params(params)
         if self._is_plain and timeout is None and self._enters():
             try:
-                return self._send_plain(method, url.raw_path.decode("ascii"), kind, content)
+                target = _target(self._api + path)
+                if params is not None:
+                    target = f"{target}?{httpx.QueryParams(params)}"
+                return self._send_plain(method, target, kind, content)
             finally:
                 with self._lock:
                     self._in_use -= 1
         answer = self.client.request(
             method,
-            url,
+            self._api + path,
+            params=params,
             content=content,
             headers={"Content-Type": kind} if kind else None,
             timeout=SECONDS if timeout is None else timeout,
@@ -170,12 +171,14 @@ class ServiceCalls:
 
     def _take(self) -> HttpConnection | None:
         """The connection that was used last, if the server has not closed it."""
-        with suppress(IndexError):
-            while True:
+        while self._idle:
+            try:
                 since, connection = self._idle.pop()
-                if time.monotonic() - since < _IDLE_SECONDS and connection.is_alive():
-                    return connection
-                connection.close()
+            except IndexError:  # another thread was faster
+                break
+            if time.monotonic() - since < _IDLE_SECONDS and connection.is_alive():
+                return connection
+            connection.close()
         return None
 
     def _connect(self) -> HttpConnection:
@@ -197,10 +200,10 @@ class ServiceCalls:
             connection.close()
             return
         now = time.monotonic()
-        with suppress(IndexError):
-            while self._idle[0][0] < now - _IDLE_SECONDS:  # of more threads than there are now
-                self._idle.popleft()[1].close()
         self._idle.append((now, connection))
+        if self._idle[0][0] < now - _IDLE_SECONDS:  # of more threads than there are now
+            with suppress(IndexError):
+                self._idle.popleft()[1].close()
 
 
 def client_of(url: str, **more: Any) -> httpx.Client:
@@ -230,8 +233,9 @@ _NO_COOKIES: Final = _NoCookies()
 
 
 @lru_cache(_PARSED_URLS)
-def _parsed(url: str) -> httpx.URL:
-    return httpx.URL(url)
+def _target(url: str) -> str:
+    """What the first line of a request for a URL names, as httpx spells it."""
+    return httpx.URL(url).raw_path.decode("ascii")
 
 
 def _as_httpx(error: OSError) -> httpx.HTTPError:
