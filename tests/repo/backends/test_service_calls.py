@@ -137,19 +137,27 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     assert (first, second, len(asked)) == (second, first, 2)
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [(service_calls, "_IDLE_SECONDS", 0.0), (service_calls.os, "getpid", lambda: -1)],
+    ids=["idle for long", "of the process that was forked"],
+)
+def test_some_connections_are_not_used_again(
+    module: Any, name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
     begin = HttpConnection.__init__
-    monkeypatch.setattr(HttpConnection, "__init__", lambda *told: made.append(told) or begin(*told))
+    monkeypatch.setattr(HttpConnection, "__init__", lambda *told: made.append(1) or begin(*told))
     with answering([GOOD], closes=False, connections=2) as (origin, _):
         calls = ServiceCalls(origin, HEADERS)
-        for idle_seconds in (5.0, 0.0, 5.0):
-            monkeypatch.setattr(service_calls, "_IDLE_SECONDS", idle_seconds)
+        calls.send("GET", "/log")
+        calls.send("GET", "/log")
+        before = len(made)
+        with monkeypatch.context() as changed:
+            changed.setattr(module, name, value)
             calls.send("GET", "/log")
         calls.close()
-    assert len(made) == 2
+    assert (before, len(made)) == (1, 2)
 
 
 def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
