@@ -17,11 +17,8 @@ import select
 import socket
 import ssl
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _HEAD_BYTES: Final = 4096  # asked for at first: with TLS, what comes of the body with it is copied
 _MOST_HEAD_BYTES: Final = 64 << 10
@@ -241,7 +238,7 @@ class _Replayed(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
+    def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
         if not self.left:
             return self._socket.recv_into(view)

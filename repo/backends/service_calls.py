@@ -65,7 +65,7 @@ class ServiceCalls:
 
     Args:
         api: its URL.
-        headers: of each call.
+        headers: fields that each call has.
     """
 
     def __init__(self, api: str, headers: Mapping[str, str]) -> None:
