@@ -163,16 +163,16 @@ def test_some_connections_are_not_used_again(
 def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering([GOOD], closes=True) as (proxy, asked):
         monkeypatch.setenv("http_proxy", proxy)
-        calls = ServiceCalls("http://service.example.org/api", HEADERS)
+        calls = ServiceCalls("http://example.test/api", HEADERS)
         answer = calls.send("POST", "/append", content=b"abc")
         calls.close()
     assert answer.status == 200
-    assert asked[0].startswith(b"POST http://service.example.org/api/append HTTP/1.1\r\n")
+    assert asked[0].startswith(b"POST http://example.test/api/append HTTP/1.1\r\n")
 
 
 @pytest.mark.usefixtures("way")
 def test_what_was_closed_is_called_no_more() -> None:
-    calls = ServiceCalls("http://service.example.org/api", HEADERS)
+    calls = ServiceCalls("http://example.test/api", HEADERS)
     calls.close()
     with pytest.raises(RuntimeError, match="closed"):
         calls.send("GET", "/log")
