@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.threads import Flights
+from tensorrepo.repo.threads import Flights, Waiting
 
 
 class Guarantee(Enum):
@@ -86,36 +86,63 @@ class UploadTurns:
     def __init__(self) -> None:
         self._creating = 0
         self._finishing = False
-        self._turn = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = Waiting()
 
-    @contextmanager
-    def create(self) -> Iterator[None]:
-        with self._turn:
-            while self._finishing:
-                self._turn.wait()
-            self._creating += 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._creating -= 1
-                if not self._creating:
-                    self._turn.notify_all()
+    def create(self) -> UploadTurn:
+        """Waits for a `finish` to be over."""
+        return UploadTurn(self._begin_create, self._end_create)
 
-    @contextmanager
-    def finish(self) -> Iterator[None]:
-        with self._turn:
-            while self._finishing:
-                self._turn.wait()
-            self._finishing = True  # nothing begins from here on, so that this comes to its end
-            while self._creating:
-                self._turn.wait()
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._finishing = False
-                self._turn.notify_all()
+    def finish(self) -> UploadTurn:
+        """Waits for each `create` that has begun, and for another `finish`."""
+        return UploadTurn(self._begin_finish, self._end_finish)
+
+    def _begin_create(self) -> None:
+        while True:
+            with self._lock:
+                if not self._finishing:
+                    self._creating += 1
+                    return
+                wait = self._changed.add()
+            wait()
+
+    def _end_create(self) -> None:
+        with self._lock:
+            self._creating -= 1
+            self._changed.wake()
+
+    def _begin_finish(self) -> None:
+        begun = False
+        while True:
+            with self._lock:
+                if begun and not self._creating:
+                    return
+                if not begun and not self._finishing:
+                    # Nothing begins from here on, so that this comes to its end.
+                    begun = self._finishing = True
+                    continue
+                wait = self._changed.add()
+            wait()
+
+    def _end_finish(self) -> None:
+        with self._lock:
+            self._finishing = False
+            self._changed.wake()
+
+
+class UploadTurn:
+    """What is done between two calls. A class, for every commit comes by three of them."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._begin, self._end = begin, end
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
 
 class FlyingUploads(Uploads):

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final
 from urllib.parse import urlsplit
 
-from tensorrepo.repo.backends.range_connection import RangeConnection
+from tensorrepo.repo.backends.http_connection import HttpConnection
 from tensorrepo.repo.backends.service_format import MOST_ADDRESSES
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.objects.cache import LimitedCache
@@ -137,7 +137,7 @@ class DirectReads:
 
     def __init__(self, addresses: StoreAddresses, *, plain: bool) -> None:
         self._addresses, self._plain = addresses, plain
-        self._idle: dict[str, list[RangeConnection]] = {}
+        self._idle: dict[str, list[HttpConnection]] = {}
         weakref.finalize(self, _close_all, self._idle)  # many never close a repository
         self._lock = threading.Lock()
         self._failures = 0
@@ -193,16 +193,16 @@ class DirectReads:
         self._keep(origin, connection)
         return data
 
-    def _connect(self, origin: str) -> RangeConnection:
+    def _connect(self, origin: str) -> HttpConnection:
         tls = self._tls if origin.startswith("https:") else None
-        return RangeConnection(origin, _TIMEOUT_SECONDS, tls)
+        return HttpConnection(origin, _TIMEOUT_SECONDS, tls)
 
-    def _take(self, origin: str) -> RangeConnection | None:
+    def _take(self, origin: str) -> HttpConnection | None:
         with self._lock:
             idle = self._idle.get(origin)
             return idle.pop() if idle else None
 
-    def _keep(self, origin: str, connection: RangeConnection) -> None:
+    def _keep(self, origin: str, connection: HttpConnection) -> None:
         if connection.reusable:
             with self._lock:
                 idle = self._idle.setdefault(origin, [])
@@ -217,7 +217,7 @@ class DirectReads:
         return ssl.create_default_context()
 
 
-def _close_all(idle: dict[str, list[RangeConnection]]) -> None:
+def _close_all(idle: dict[str, list[HttpConnection]]) -> None:
     for connections in idle.values():
         for connection in connections:
             connection.close()

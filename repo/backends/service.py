@@ -2,7 +2,7 @@
 
 Discovery: ``GET URL/repo.json``. A service answers it with a header that says where its API is; a
 repository that a web server publishes has none, and is read as before. Values are read by obstore,
-small calls go by httpx. The service writes the log, and judges what it is sent: objects are
+small calls by `service_calls`. The service writes the log, and judges what it is sent: objects are
 uploads that it verifies, entries go to it in one call (`AppendsEntries`). ``PUT URL/repo.json``
 has it make a repository.
 
@@ -18,10 +18,9 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NoReturn
 from urllib.parse import urljoin, urlsplit
@@ -51,6 +50,7 @@ from tensorrepo.repo.backends.remote import (
     find_place,
     open_store,
 )
+from tensorrepo.repo.backends.service_calls import SECONDS, CallAnswer, ServiceCalls, client_of
 from tensorrepo.repo.backends.service_errors import error_of, moved_url, problem_in
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
@@ -60,7 +60,6 @@ from tensorrepo.repo.backends.service_format import (
     DIRECT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
-    MEDIA_TYPE,
     PIECE_BYTES,
     REVISION,
     SMALL_BYTES,
@@ -87,7 +86,6 @@ from tensorrepo.repo.typed_decoding import from_json
 
 PLAIN_VARIABLE: Final = "TENSORREPO_ALLOW_HTTP"
 _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_SECONDS: Final = httpx.Timeout(60.0, connect=10.0)
 _TRIES: Final = 5
 _PIECE_SECONDS: Final = 600.0
 _PUT_SECONDS: Final = httpx.Timeout(600.0, connect=10.0)
@@ -99,7 +97,6 @@ _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
 _TOLD_BYTES: Final = 4 << 20  # of objects that came with the answers to appends
 _NO_ADDRESSES: Final = 600.0  # seconds, after a service gave none
-_PARSED_URLS: Final = 64  # of small calls, which go to the same few again and again
 _BY_ADDRESS: Final = ("objects/", "reach/")
 # Settings of obstore's client that a connection of our own would not have.
 _OWN_WAYS: Final = frozenset({"proxy_url", "root_certificate", "allow_invalid_certificates"})
@@ -177,7 +174,7 @@ def create_http(
             "answers. Check the URL."
         )
     if answer.status_code == httpx.codes.NOT_FOUND:
-        with _client(place.url) as client:
+        with client_of(place.url) as client:
             answer = _call(client, place, "PUT", token)
     if answer.is_error:
         raise error_of(answer.status_code, answer.content, place.url)
@@ -194,7 +191,7 @@ def _discover(
     given = dict(options or {})
     told = given.pop("token", None)
     place = find_place(url, given, environment)
-    with _client(place.url) as client:
+    with client_of(place.url) as client:
         return _ask(client, place, given, told, environment, stored_token)
 
 
@@ -228,14 +225,8 @@ def _ask(
         return place, given, token, answer
     # It was renamed: once, for a service leads from each old name to the newest.
     place = find_place(moved.removesuffix(f"/{_IDENTITY}"), given, environment)
-    with _client(place.url) as elsewhere:
+    with client_of(place.url) as elsewhere:
         return place, given, token, _call(elsewhere, place, "GET", token)
-
-
-def _client(url: str, **more: Any) -> httpx.Client:
-    """A client for calls of one origin; it follows no redirects."""
-    more |= {"verify": verification(url), "follow_redirects": False}
-    return _CookielessClient(timeout=_SECONDS, **more)
 
 
 def _call(
@@ -383,8 +374,8 @@ class ServiceBackend(RemoteReader):
         self._refuse("delete", key)
 
     def close(self) -> None:
-        if "_http" in vars(self):
-            self._http.close()
+        if "_calls" in vars(self):
+            self._calls.close()
         if self._direct is not None:
             self._direct.close()
 
@@ -435,10 +426,10 @@ class ServiceBackend(RemoteReader):
 
     def events(self, ref: str, silence_seconds: float) -> Iterator[None]:
         """See `TellsEvents`."""
-        limit = httpx.Timeout(_SECONDS.connect, read=silence_seconds)
+        limit = httpx.Timeout(SECONDS.connect, read=silence_seconds)
         wanted = {"prefix": ref}
         try:
-            with self._http.stream(
+            with self._calls.client.stream(
                 "GET", f"{self._api}/events", params=wanted, timeout=limit
             ) as answer:
                 if answer.is_error:
@@ -518,21 +509,18 @@ class ServiceBackend(RemoteReader):
         content: bytes | None = None,
         tries: int = _TRIES,
         **more: Any,
-    ) -> httpx.Response:
+    ) -> CallAnswer:
         """One small call; what fails for a moment is repeated.
 
         Raises:
             Error: as the service says; StorageError: it does not answer.
         """
-        headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
         for number in range(1, tries + 1):
             try:
-                answer = self._http.request(
-                    method, _parsed(self._api + path), content=content, headers=headers, **more
-                )
+                answer = self._calls.send(method, path, content=content, **more)
                 if answer.is_success:
                     return answer
-                failure: Error = error_of(answer.status_code, answer.content, self.url)
+                failure: Error = error_of(answer.status, answer.content, self.url)
             except httpx.HTTPError as error:
                 failure = StorageError(
                     f"{self.url}: no answer ({type(error).__name__}). Check the network, then "
@@ -546,12 +534,8 @@ class ServiceBackend(RemoteReader):
 
     # Made when needed: a process that only reads keeps no further connections.
     @cached_property
-    def _http(self) -> httpx.Client:
-        limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
-        headers = _REVISION | _authorization(self._token, self.url)
-        client = _client(self._api, headers=headers, limits=limits)
-        weakref.finalize(self, client.close)  # many never close a repository
-        return client
+    def _calls(self) -> ServiceCalls:
+        return ServiceCalls(self._api, _REVISION | _authorization(self._token, self.url))
 
     @cached_property
     def _sender(self) -> Any:
@@ -649,31 +633,6 @@ class PartialBackend(ServiceBackend):
                 break
             way.append(above)
         return "reach/" + "/".join(map(way_text, reversed(way)))
-
-
-class _CookielessClient(httpx.Client):
-    """A client that keeps no cookies: to look for them takes a sixth of a small call."""
-
-    @property
-    def cookies(self) -> httpx.Cookies:
-        return _NO_COOKIES
-
-    @cookies.setter
-    def cookies(self, cookies: object) -> None:
-        """Nothing: a token says who calls."""
-
-
-class _NoCookies(httpx.Cookies):
-    def extract_cookies(self, response: httpx.Response) -> None:
-        """Keep none."""
-
-
-_NO_COOKIES: Final = _NoCookies()
-
-
-@lru_cache(_PARSED_URLS)
-def _parsed(url: str) -> httpx.URL:
-    return httpx.URL(url)
 
 
 def _listed(objects: Mapping[str, bytes]) -> tuple[tuple[str, int], ...]:

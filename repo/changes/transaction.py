@@ -64,7 +64,8 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
-from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.objects.envelope import Envelope, ObjectSource
+from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown, counted
 
@@ -440,7 +441,7 @@ class CommitTransaction:
                 f"branch {self.branch!r}: somebody gave this commit up by `tensorrepo resolve` "
                 "before it was in the log, and it never will be. Make it again."
             )
-        commit = read_commit(self.repository.objects, digest)
+        commit = read_commit(_Unlinked(self.repository.objects), digest)
         tip = commit.parents[0] if commit.parents else None
         onto = tip if tip != self.base else None
         return LandedCommit(digest, commit, appended.record.gen, onto, appended.attempts)
@@ -505,6 +506,22 @@ class CommitTransaction:
         at: TracebackType | None,
     ) -> None:
         self.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unlinked:
+    """Objects without their links, for who reads what a commit says and goes no further."""
+
+    objects: ObjectStore
+
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        return self.objects.shallow
+
+    def get(self, digest: Digest) -> Envelope:
+        """Kind and payload of an object, its digest verified."""
+        kind, payload = self.objects.unlinked(digest)
+        return Envelope(kind, (), payload)
 
 
 def begin(

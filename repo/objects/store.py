@@ -29,7 +29,7 @@ from tensorrepo.repo.errors import (
     PurgedError,
     StorageError,
 )
-from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.ids import Buffer, Digest, content_tag, has_digest
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (
@@ -42,6 +42,7 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     decode_header,
     decode_object,
+    decode_payload,
     encode_object,
     expand,
     mending,
@@ -167,6 +168,24 @@ class ObjectStore:
         envelope = self._from_cache(digest) or self._from_past(digest) or self._from_store(digest)
         self.remember(digest, envelope)
         return envelope
+
+    def unlinked(self, digest: Digest) -> tuple[Kind, memoryview]:
+        """Kind and payload of an object whose links nobody is going to follow; as `get` else.
+
+        Links are most of what parsing and remembering a commit costs. Whoever asks for the object
+        again asks the store again.
+        """
+        digest = self.living(digest)
+        known = self._recent.get(digest)
+        if known is None and self.promised is None:
+            with suppress(
+                NotFoundError, CorruptError
+            ):  # `get` looks further, and says what is wrong
+                data = expand(self.backend.read(object_key(digest)), digest)
+                if has_digest(data, digest):
+                    return decode_payload(data)
+        found = known or self.get(digest)
+        return found.kind, found.payload
 
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object from the store itself, past every cache. Raises as `get` does."""

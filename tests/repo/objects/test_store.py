@@ -46,6 +46,7 @@ def test_an_object_of_every_kind_comes_back(backend: Backend, kind: Kind, payloa
     envelope = ObjectStore(backend).get(link.digest)
     assert (envelope.kind, envelope.links, bytes(envelope.payload)) == (kind, (child,), payload)
     assert ObjectStore(backend).describe(link.digest) == link
+    assert ObjectStore(backend).unlinked(link.digest) == (kind, payload)
 
 
 def test_an_absent_object_is_not_found_by_name(backend: Backend) -> None:
@@ -108,14 +109,16 @@ def test_a_damaged_incarnation_is_passed_over_for_a_whole_one(backend: Backend) 
     backend.create(object_key(link.digest, 3), (backend.read(key),))
     backend.overwrite(key, (b"damaged",))
     assert payload_of(backend, link.digest) == b"content"
+    assert ObjectStore(backend).unlinked(link.digest) == (Kind.BLOB, b"content")
 
 
 def test_of_damaged_incarnations_alone_nothing_is_returned(backend: Backend) -> None:
     name = put(backend, Kind.BLOB, b"content").digest
     backend.overwrite(object_key(name), (b"damaged",))
     backend.create(object_key(name, 3), (b"damaged too",))
-    with pytest.raises(CorruptError, match=str(name[:12])):
-        ObjectStore(backend).get(name)
+    for read in (ObjectStore(backend).get, ObjectStore(backend).unlinked):
+        with pytest.raises(CorruptError, match=str(name[:12])):
+            read(name)
 
 
 class LiesOnce(WrappedBackend):
