@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from math import prod
@@ -202,6 +203,32 @@ class ArrayTensor:
         else:
             data = _bytes_of(_gather(self.array, start, stop))
         np.frombuffer(buffer, np.uint8)[:] = data
+
+
+def read_rows(readers: Sequence[TensorReader], rows: NDArray[np.uint8]) -> int:
+    """Fill row after row with whole tensors of one type and shape.
+
+    Arrays in memory are copied in one call.
+
+    Returns:
+        Number of the tensors that were read: where it is less than all, the next one's `read_into`
+        says what is wrong.
+    """
+    arrays = [one.array for one in readers if type(one) is ArrayTensor]
+    dtype = arrays[0].dtype if arrays else None
+    if len(arrays) == len(readers) and all(
+        type(array) is np.ndarray and array.dtype == dtype for array in arrays
+    ):
+        if isinstance(dtype, np.dtype) and dtype.isnative and dtype.itemsize:
+            flat = [array if array.ndim == 1 else array.reshape(-1) for array in arrays]
+            np.concatenate(flat, out=rows.reshape(-1).view(dtype))
+            return len(readers)
+    for at, reader in enumerate(readers):
+        try:
+            reader.read_into(0, rows[at].data)
+        except InvalidInputError:
+            return at
+    return len(readers)
 
 
 def _plain_bytes(array: Any) -> NDArray[np.uint8] | None:

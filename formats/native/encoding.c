@@ -226,9 +226,6 @@ static PyObject *look_back(PyObject *Py_UNUSED(module), PyObject *arguments)
 /* ------------------------------------------------------------------ small planes of one frame */
 
 enum {
-    STORED_RAW = 0,
-    STORED_CONSTANT = 3,
-    STORED_CODED = 4,
     MOST_SMALL = 4096,
     SLOT_BITS = 13,
     ZSTD_ROOM = 13, /* bytes of magic, heads of frame, block and literals, tree and count of sequences */

@@ -157,7 +157,7 @@ def ways_with(
     """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
     if not bases:
-        return list(_ways_alone(reader.type, tuple(reader.shape)))
+        return list(ways_alone(reader.type, tuple(reader.shape)))
     types = tuple([base.type_name for base in bases])
     return [
         EncodingChoice(codec, bases, source=source)
@@ -166,7 +166,7 @@ def ways_with(
 
 
 @lru_cache(1024)
-def _ways_alone(element: TensorType, shape: tuple[int, ...]) -> tuple[EncodingChoice, ...]:
+def ways_alone(element: TensorType, shape: tuple[int, ...]) -> tuple[EncodingChoice, ...]:
     """The ways without a base, which all tensors of a type and shape have in common."""
     return tuple(EncodingChoice(codec) for codec in _fitting(element, shape, ()))
 
@@ -237,6 +237,11 @@ def choose_way(
     return (
         best[1] if least_saved is None or (pays and _saved(chunk, best[0]) >= least_saved) else None
     )
+
+
+def pays_alone(share: float, size_bytes: int) -> bool:
+    """Whether a tensor that takes so much of its bytes, without a base, is encoded at all."""
+    return share <= WORTH_ENCODING and size_bytes * (1 - share) >= LEAST_SAVED_BYTES
 
 
 def _saved(chunk: TensorChunk, share: float) -> float:

@@ -82,6 +82,13 @@ def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> Seale
     return SealedFrame(size_bytes, digest, tuple(sealed))
 
 
+def seal_together(
+    size_bytes: int, digests: Sequence[bytes], planes: Sequence[Sequence[StoredPlane]]
+) -> list[SealedFrame]:
+    """`seal` for frames of one size."""
+    return [seal(size_bytes, digest, own) for digest, own in zip(digests, planes, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class MemberDraft:
     """A member to be packed. `bases` lie in known packs, or were packed before it."""

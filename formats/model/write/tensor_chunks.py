@@ -112,6 +112,12 @@ class TensorChunk:
             held = self._read(index)
         return held.data
 
+    def hold(self, frame: NDArray[np.uint8], digest: bytes, fingerprint: Fingerprint) -> None:
+        """Keep the one frame of a whole tensor, which was read and hashed together with others."""
+        self._digests[0] = digest
+        self._fingerprint = fingerprint
+        self._held[0] = frame
+
     def forget(self, index: int, planes: Sequence[StoredPlane] = ()) -> None:
         """Let go of a frame; its memory is used again unless raw `planes` lie in it."""
         held = self._held.pop(index, None)
