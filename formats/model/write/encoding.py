@@ -325,13 +325,13 @@ def member_of(
         way = EncodingChoice(PLANES) if again else None
         encode = partial(encode_frame, chunk, way)
         encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, pool))
+    frames = tuple([frame for frame in encoded if frame is not None])
+    first, stored_bytes = chunk.part.frames.start, sum([frame.stored_bytes for frame in frames])
+    if way is None:
+        return MemberDraft(first, frames, stored_bytes, signature=signature)
+    bases = tuple([base.location for base in way.bases])
     return MemberDraft(
-        chunk.part.frames.start,
-        tuple(frame for frame in encoded if frame is not None),
-        RAW if way is None else way.codec.name,
-        () if way is None else tuple(base.location for base in way.bases),
-        b"" if way is None else way.params,
-        signature,
+        first, frames, stored_bytes, way.codec.name, bases, way.params, signature
     )
 
 
