@@ -1,7 +1,7 @@
 """Byte planes of small frames packed, and unpacked, together; and whether there are many values.
 
-`NATIVE` does it in C (encoding.c and rans.c beside this) where it was built. `PYTHON` leaves it to those who
-ask, and they come to identical results. `BEST` is the first that there is.
+`NATIVE` does it in C (encoding.c and rans.c beside this) where it was built. `PYTHON` leaves it to
+those who ask, and they come to identical results. `BEST` is the first that there is.
 
 Source:
     docs/spec/model.md, section "Codecs".

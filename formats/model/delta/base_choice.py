@@ -13,6 +13,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -137,8 +138,7 @@ class BaseModel:
         return locate(self.placement)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredBase:
+class StoredBase(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A stored member as a base, see `BaseFrames`."""
 
     members: MemberReader

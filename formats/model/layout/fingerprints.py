@@ -70,9 +70,13 @@ def fingerprints(
     element: TensorType, shape: tuple[int, ...], digests: Iterable[bytes]
 ) -> list[Fingerprint]:
     """Names of tensors of one type and shape, of one frame each, from the digests of those."""
-    begin = _TENSOR.copy().update(
-        _fingerprint_head(element.name, element.block_elements, element.block_bytes, shape, 1)
-    ).copy
+    begin = (
+        _TENSOR.copy()
+        .update(
+            _fingerprint_head(element.name, element.block_elements, element.block_bytes, shape, 1)
+        )
+        .copy
+    )
     return [Fingerprint(begin().update(digest).digest()) for digest in digests]
 
 

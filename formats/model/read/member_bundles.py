@@ -21,7 +21,6 @@ from tensorrepo.formats.model.read.members import MappedPacks, MemberPlace, Memb
 from tensorrepo.formats.native import encoding
 
 
-
 def frames_together(
     members: MemberReader, places: Sequence[MemberPlace], about: FrameShape, packs: MappedPacks
 ) -> NDArray[np.uint8] | None:

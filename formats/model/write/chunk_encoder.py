@@ -18,10 +18,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,7 +57,6 @@ from tensorrepo.formats.model.write.tensor_bundles import (
 )
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, TensorPart, each
 from tensorrepo.formats.native.frame_memory import FrameMemory
-from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 _BUNDLE_BYTES: Final = 1 << 20  # of small tensors that one task encodes
@@ -82,8 +81,7 @@ class _NearRow(NamedTuple):
     first: EncodingChoice
 
 
-@dataclass(slots=True, eq=False)
-class EncodingJob:
+class EncodingJob(msgspec.Struct, eq=False, gc=False):
     """A part of a tensor, and what tasks make of it.
 
     Attributes:
@@ -111,7 +109,7 @@ class EncodingJob:
     is_known: bool = False
     is_read: bool = False
     way: EncodingChoice | None = None
-    frames: dict[int, SealedFrame | None] = field(default_factory=dict)
+    frames: dict[int, SealedFrame | None] = msgspec.field(default_factory=dict)
 
 
 class EncodingTask(NamedTuple):

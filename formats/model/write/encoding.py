@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +29,6 @@ from tensorrepo.formats.model.delta.frame_codec import (
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
-from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.write.packing import (
     Location,
     MemberDraft,
@@ -122,8 +122,7 @@ class HeldBase:
             self.forget(index)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingChoice:
+class EncodingChoice(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One way to encode a chunk.
 
     Attributes:
@@ -330,9 +329,7 @@ def member_of(
     if way is None:
         return MemberDraft(first, frames, stored_bytes, signature=signature)
     bases = tuple([base.location for base in way.bases])
-    return MemberDraft(
-        first, frames, stored_bytes, way.codec.name, bases, way.params, signature
-    )
+    return MemberDraft(first, frames, stored_bytes, way.codec.name, bases, way.params, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +367,7 @@ class _Trial:
                 return None
             stored += expected
         share = stored / raw if raw else 1.0
-        return share, replace(way, share=share)
+        return share, msgspec.structs.replace(way, share=share)
 
     def first_frame(self, way: EncodingChoice) -> EncodingChoice | None:
         """The way with the planes of the first frame; None where it cannot encode that."""

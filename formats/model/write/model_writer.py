@@ -379,7 +379,9 @@ class TensorWriter:
         self._count(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
-        size = part.reader.type.bytes_of(part.reader.shape)
+        size = part.size_bytes
+        if not part.is_whole:
+            size = part.reader.type.bytes_of(part.reader.shape)
         return self._packer.add(draft, large=size >= LARGE_BYTES)
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:
@@ -444,9 +446,7 @@ def _location(slot: PackSlot | Location) -> Location:
     if isinstance(slot, Location):
         return slot
     bases = tuple([_location(base) for base in slot.bases]) if slot.bases else ()
-    return Location(
-        slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases
-    )
+    return Location(slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases)
 
 
 BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet

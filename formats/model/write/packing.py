@@ -86,8 +86,21 @@ def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> Seale
 def seal_together(
     size_bytes: int, digests: Sequence[bytes], planes: Sequence[Sequence[StoredPlane]]
 ) -> list[SealedFrame]:
-    """`seal` for frames of one size."""
-    return [seal(size_bytes, digest, own) for digest, own in zip(digests, planes, strict=True)]
+    """`seal` for frames of one size, whose planes are bytes."""
+    return [
+        SealedFrame(
+            size_bytes,
+            digest,
+            tuple(
+                [
+                    SealedPlane(one, len(data), xxh3_64_intdigest(data), content_tag(data))
+                    for one in own
+                    for data in (one.data,)
+                ]
+            ),
+        )
+        for digest, own in zip(digests, planes, strict=True)
+    ]
 
 
 class MemberDraft(NamedTuple):
@@ -178,8 +191,8 @@ class OpenPack:
         """Hand all of the pack to `store`; waits for the packs of bases that are on their way."""
         directory = self._tables.encode(
             [
-                MemberRef(base.pack.entry().pack, base.index) if isinstance(base, PackSlot) else base
-                for base in self._bases
+                MemberRef(one.pack.entry().pack, one.index) if isinstance(one, PackSlot) else one
+                for one in self._bases
             ]
         )
         self._append(bytes(-self.used % SMALL_ALIGNMENT))

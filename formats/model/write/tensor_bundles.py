@@ -1,9 +1,9 @@
 """Bundles: small tensors of one type and shape, read, hashed and encoded together.
 
 A model may have thousands of small tensors, and what is done for each of them in Python takes
-longer than to encode it. Here some hundred of them are the rows of one array: they are copied, split
-into byte planes, packed, and compared with their bases by few calls for all. What is chosen for each
-is what would be chosen for it alone, see `encoding`.
+longer than to encode it. Here some hundred of them are the rows of one array: they are copied,
+split into byte planes and packed by few calls for all. What is chosen for each is what would be
+chosen for it alone, see `encoding`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def encode_rows_alone(part: TensorPart, rows: NDArray[np.uint8]) -> list[Encoded
     has_more_values, dtype = encoding.BEST.has_more_values, numbers_of(element).dtype
     found: list[EncodedRow | None] = []
     for row, planes in zip(rows, PLANES.encode_together(rows, element), strict=True):
-        share = sum([plane.size_bytes for plane in planes]) / size
+        share = sum([len(plane.data) for plane in planes]) / size
         if PALETTE.name in ways and not has_more_values(row.view(dtype), MAX_VALUES):
             found.append(None)
         elif pays_alone(share, size):
