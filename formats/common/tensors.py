@@ -216,13 +216,11 @@ def read_rows(readers: Sequence[TensorReader], rows: NDArray[np.uint8]) -> int:
     """
     arrays = [one.array for one in readers if type(one) is ArrayTensor]
     dtype = arrays[0].dtype if arrays else None
-    if len(arrays) == len(readers) and all(
-        type(array) is np.ndarray and array.dtype == dtype for array in arrays
-    ):
-        if isinstance(dtype, np.dtype) and dtype.isnative and dtype.itemsize:
-            flat = [array if array.ndim == 1 else array.reshape(-1) for array in arrays]
-            np.concatenate(flat, out=rows.reshape(-1).view(dtype))
-            return len(readers)
+    is_native = isinstance(dtype, np.dtype) and dtype.isnative and len(arrays) == len(readers)
+    if is_native and all(type(one) is np.ndarray and one.dtype == dtype for one in arrays):
+        flat = [one if one.ndim == 1 else one.reshape(-1) for one in arrays]
+        np.concatenate(flat, out=rows.reshape(-1).view(dtype))
+        return len(readers)
     for at, reader in enumerate(readers):
         try:
             reader.read_into(0, rows[at].data)
