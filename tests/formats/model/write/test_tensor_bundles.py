@@ -13,16 +13,9 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write import chunk_encoder
 from tensorrepo.formats.model.write.model_writer import WrittenModel, store_model
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink
-from tests.support.builders.models import flip, payload_start
+from tensorrepo.repo.objects.envelope import Kind
+from tests.support.builders.models import MappedObjects, flip, payload_start
 from tests.support.builders.objects import MemoryObjects
-
-
-class MappedObjects(MemoryObjects):
-    """Packs lie on this machine: what is a base is decoded together with others."""
-
-    def map(self, link: ObjectLink) -> memoryview | None:
-        return self._payload(link)
 
 Model = dict[str, Any]
 
