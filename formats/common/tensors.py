@@ -9,11 +9,13 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from math import prod
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -182,8 +184,7 @@ class MemoryTensor:
         buffer[:] = self.data[start_byte : start_byte + buffer.nbytes]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayTensor:
+class ArrayTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor in memory: `array` is numpy's or torch's, with one item per block."""
 
     array: Any
@@ -202,6 +203,30 @@ class ArrayTensor:
         else:
             data = _bytes_of(_gather(self.array, start, stop))
         np.frombuffer(buffer, np.uint8)[:] = data
+
+
+def read_rows(readers: Sequence[TensorReader], rows: NDArray[np.uint8]) -> int:
+    """Fill row after row with whole tensors of one type and shape.
+
+    Arrays in memory are copied in one call.
+
+    Returns:
+        Number of the tensors that were read: where it is less than all, the next one's `read_into`
+        says what is wrong.
+    """
+    arrays = [one.array for one in readers if type(one) is ArrayTensor]
+    dtype = arrays[0].dtype if arrays else None
+    is_native = isinstance(dtype, np.dtype) and dtype.isnative and len(arrays) == len(readers)
+    if is_native and all(type(one) is np.ndarray and one.dtype == dtype for one in arrays):
+        flat = [one if one.ndim == 1 else one.reshape(-1) for one in arrays]
+        np.concatenate(flat, out=rows.reshape(-1).view(dtype))
+        return len(readers)
+    for at, reader in enumerate(readers):
+        try:
+            reader.read_into(0, rows[at].data)
+        except InvalidInputError:
+            return at
+    return len(readers)
 
 
 def _plain_bytes(array: Any) -> NDArray[np.uint8] | None:
@@ -261,9 +286,15 @@ def tensor_of(name: str, value: object) -> TensorReader:
 
 def is_torch(value: object) -> bool:
     """Whether this is a torch tensor, told without importing torch."""
-    return any(
+    return _is_plain_torch(value) or any(
         base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__
     )
+
+
+def _is_plain_torch(value: object) -> bool:
+    """Whether this is a torch tensor, and of no subclass: it has memory of its own."""
+    kind = type(value)
+    return kind.__name__ == "Tensor" and kind.__module__ == "torch"
 
 
 def _from_numpy(name: str, array: NDArray[Any]) -> ArrayTensor:
@@ -280,7 +311,11 @@ def _from_numpy(name: str, array: NDArray[Any]) -> ArrayTensor:
 
 
 def _from_torch(name: str, value: Any) -> ArrayTensor:
-    element = TYPES_BY_TORCH_NAME.get(str(value.dtype).removeprefix("torch."))
+    element = _type_of_torch(value.dtype)
+    if element is not None and _lies_as_stored(value):
+        shape = tuple(value.shape)
+        if element.block_elements == 1 and shape:
+            return ArrayTensor(_items_in_memory(value, element), element, shape)
     fault = (
         f"type {value.dtype} cannot be stored"
         if element is None or value.is_quantized
@@ -305,6 +340,31 @@ def _from_torch(name: str, value: Any) -> ArrayTensor:
     return ArrayTensor(_items_in_memory(_bits_of(value.detach()), element), element, shape)
 
 
+@lru_cache
+def _type_of_torch(dtype: Any) -> TensorType | None:
+    return TYPES_BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
+
+
+def _is_strided(value: Any) -> bool:
+    import torch
+
+    return value.layout is torch.strided
+
+
+def _lies_as_stored(value: Any) -> bool:
+    """Whether all is well with a torch tensor, as it is with most: told in few calls."""
+    import torch
+
+    return (
+        _is_plain_torch(value)
+        and not value.requires_grad
+        and _is_strided(value)
+        and value.dtype is not torch.bool
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
 def _items_in_memory(array: Any, element: TensorType) -> Any:
     """A torch tensor as numpy sees its items, flat, where they lie in memory as they are stored.
 
@@ -315,7 +375,13 @@ def _items_in_memory(array: Any, element: TensorType) -> Any:
 
     # A subclass may have no memory at all, as fake tensors do.
     data = _plain_bytes(array) if type(array) is torch.Tensor and array.numel() else None
-    return array if data is None else data.view(np.dtype((np.void, element.block_bytes)))
+    return array if data is None else data.view(_void(element.block_bytes))
+
+
+@lru_cache
+def _void(size: int) -> np.dtype[Any]:
+    """The type of items of so many bytes."""
+    return np.dtype((np.void, size))
 
 
 def _bits_of(value: Any) -> Any:
@@ -323,6 +389,17 @@ def _bits_of(value: Any) -> Any:
     import torch
 
     return value.view(torch.uint8) if value.dtype == torch.bool else value
+
+
+def memory_address(value: object) -> int | None:
+    """Where an array begins, equal for those whose `memory_key` is; None where only that tells."""
+    if isinstance(value, np.ndarray):
+        address: int = value.__array_interface__["data"][0]
+        return address
+    if not _is_plain_torch(value) or not _is_strided(value):
+        return None
+    place: int = value.data_ptr()  # type: ignore[attr-defined]  # a torch tensor, told without importing torch
+    return place
 
 
 def memory_key(value: object) -> tuple[object, ...] | None:

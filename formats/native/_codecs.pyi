@@ -94,6 +94,14 @@ def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None, 
 def pack_planes(
     planes: Bytes, count: int, most: float, /
 ) -> list[tuple[int, bytes] | tuple[float, int, bytes | None]]: ...
+def unpack_planes(
+    pack: memoryview,
+    offsets: NDArray[np.uint64],
+    sizes: NDArray[np.uint64],
+    codecs: Bytes,
+    out: Bytes,
+    /,
+) -> list[int]: ...
 def has_more_values(numbers: Numbers, size: int, most: int, /) -> bool: ...
 def decode_scan(
     data: bytes,

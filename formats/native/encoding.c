@@ -296,9 +296,6 @@ static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
 /* ------------------------------------------------------------------ small planes of one frame */
 
 enum {
-    STORED_RAW = 0,
-    STORED_CONSTANT = 3,
-    STORED_CODED = 4,
     MOST_SMALL = 4096,
     SLOT_BITS = 13,
     ZSTD_ROOM = 13, /* bytes of magic, heads of frame, block and literals, tree and count of sequences */
@@ -308,11 +305,15 @@ enum {
 static bool repeats(const uint8_t *plane, size_t count)
 {
     uint16_t slots[1 << SLOT_BITS]; /* where each three are, counted from 1 */
-    memset(slots, 0, sizeof slots);
+    unsigned bits = SLOT_BITS;
+    while (bits > 6 && (size_t)1 << (bits - 1) >= 2 * count)
+        bits--;
+    size_t last = ((size_t)1 << bits) - 1;
+    memset(slots, 0, (last + 1) * sizeof *slots);
     for (size_t i = 0; i + 3 <= count; i++) {
         uint32_t three = plane[i] | (uint32_t)plane[i + 1] << 8 | (uint32_t)plane[i + 2] << 16;
-        size_t slot = three * 2654435761u >> (32 - SLOT_BITS);
-        for (; slots[slot]; slot = (slot + 1) & ((1 << SLOT_BITS) - 1)) {
+        size_t slot = three * 2654435761u >> (32 - bits);
+        for (; slots[slot]; slot = (slot + 1) & last) {
             if (!memcmp(plane + slots[slot] - 1, plane + i, 3))
                 return true;
         }

@@ -15,6 +15,13 @@ enum {
     MOST_TABLE_BYTES = 3 * MOST_TABLES + 3 * MOST_TABLES * 256 / 2,
 };
 
+/* Numbers of plane codecs, see docs/spec/model.md. */
+enum {
+    STORED_RAW = 0,
+    STORED_CONSTANT = 3,
+    STORED_CODED = 4,
+};
+
 /* Tables for symbols that were counted by context. */
 typedef struct {
     size_t rows;

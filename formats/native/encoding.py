@@ -1,7 +1,7 @@
-"""Byte planes of a small frame packed together, and early looks at how many values there are.
+"""Byte planes of small frames packed, and unpacked, together; and whether there are many values.
 
-`NATIVE` does it in C (encoding.c beside this) where it was built. `PYTHON` leaves it to those who
-ask, and they come to identical results. `BEST` is the first that there is.
+`NATIVE` does it in C (encoding.c and rans.c beside this) where it was built. `PYTHON` leaves it to
+those who ask, and they come to identical results. `BEST` is the first that there is.
 
 Source:
     docs/spec/model.md, section "Codecs".
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import distinct
-from tensorrepo.formats.native.extensions import codecs
+from tensorrepo.formats.native.extensions import codecs as native
 
 MOST_PLANE_BYTES: Final = 4096
 
@@ -26,7 +26,7 @@ PackedPlane = tuple[int, bytes] | tuple[float, int, bytes | None]
 
 
 class SmallPlanes:
-    """Packs all planes of a frame in one call where it can; in Python it cannot."""
+    """Packs and unpacks many planes in one call where it can; in Python it cannot."""
 
     name = "python"
 
@@ -41,6 +41,28 @@ class SmallPlanes:
             None where they are to be packed one after the other.
         """
         return None
+
+    def unpack(
+        self,
+        pack: memoryview,  # noqa: ARG002
+        offsets: NDArray[np.uint64],
+        sizes: NDArray[np.uint64],  # noqa: ARG002
+        codecs: NDArray[np.uint8],  # noqa: ARG002
+        out: NDArray[np.uint8],  # noqa: ARG002
+    ) -> list[int]:
+        """Planes out of a pack, ``(planes, bytes)``: as many as can be unpacked in one call.
+
+        Args:
+            pack: bytes that all of them lie in.
+            offsets: where each begins.
+            sizes: stored bytes of each.
+            codecs: plane codec of each.
+            out: becomes the planes.
+
+        Returns:
+            Numbers of those that are to be unpacked one after the other, or are not well-formed.
+        """
+        return list(range(len(offsets)))
 
     def has_more_values(self, numbers: NDArray[Any], most: int) -> bool:
         """Whether more than `most` numbers differ: unsigned ones of 2, 4 or 8 bytes.
@@ -60,12 +82,22 @@ class NativeSmallPlanes(SmallPlanes):
         count, size = planes.shape
         if not 2 <= size <= MOST_PLANE_BYTES:
             return None
-        return codecs.pack_planes(planes, count, most)
+        return native.pack_planes(planes, count, most)
+
+    def unpack(
+        self,
+        pack: memoryview,
+        offsets: NDArray[np.uint64],
+        sizes: NDArray[np.uint64],
+        codecs: NDArray[np.uint8],
+        out: NDArray[np.uint8],
+    ) -> list[int]:
+        return native.unpack_planes(pack, offsets, sizes, codecs, out)
 
     def has_more_values(self, numbers: NDArray[Any], most: int) -> bool:
-        return codecs.has_more_values(numbers, numbers.itemsize, most)
+        return native.has_more_values(numbers, numbers.itemsize, most)
 
 
 PYTHON: Final = SmallPlanes()
-NATIVE: SmallPlanes | None = None if codecs is None else NativeSmallPlanes()
+NATIVE: SmallPlanes | None = None if native is None else NativeSmallPlanes()
 BEST: SmallPlanes = NATIVE or PYTHON

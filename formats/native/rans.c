@@ -622,11 +622,94 @@ static PyObject *tables(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* ------------------------------------------------------------------ planes of many small frames */
+
+/* Whether a plane is raw, constant or coded, and well-formed; then it is in `out`. `slots` has room
+ * for one table. */
+static bool unpack_small(const uint8_t *data, size_t size, int codec, uint32_t *slots, uint8_t *out,
+                         size_t count)
+{
+    if (codec == STORED_RAW && size == count) {
+        memcpy(out, data, count);
+        return true;
+    }
+    if (codec == STORED_CONSTANT && size == 1) {
+        memset(out, *data, count);
+        return true;
+    }
+    if (codec != STORED_CODED)
+        return false;
+    uint8_t groups[CONTEXTS];
+    uint16_t frequencies[SYMBOLS];
+    Py_ssize_t used = read_tables(data, size, groups, frequencies, 1);
+    if (used < 0)
+        return false;
+    best_fill(frequencies, slots);
+    decoder it;
+    data += used, size -= (size_t)used;
+    return begin_symbols(&it, data, size, size, slots, count >= MANY ? LANES : FEW) &&
+           next_symbols(&it, NULL, count, out) && symbols_ended(&it);
+}
+
+/* Numbers of the planes that are left. */
+static PyObject *numbers_left(const uint8_t *left, Py_ssize_t count)
+{
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found && i < count; i++) {
+        PyObject *number = left[i] ? PyLong_FromSsize_t(i) : NULL;
+        if (left[i] && (!number || PyList_Append(found, number)))
+            Py_CLEAR(found);
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+static PyObject *unpacked_planes(Py_buffer *at)
+{
+    Py_ssize_t count = items(&at[1], 8, "offsets");
+    if (count < 0 || items(&at[2], 8, "sizes") != count || at[3].len != count ||
+        (count ? at[4].len % count : at[4].len))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "no %zd planes", count);
+    uint8_t *left = calloc((size_t)count + 1, 1), *out = at[4].buf;
+    uint32_t *slots = (uint32_t *)scratch((TABLE + SLOT_SLACK) * sizeof *slots);
+    if (!left || !slots) {
+        free(left);
+        return PyErr_NoMemory();
+    }
+    const uint64_t *offsets = at[1].buf, *sizes = at[2].buf;
+    size_t room = count ? (size_t)(at[4].len / count) : 0, whole = (size_t)at[0].len;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) {
+        bool inside = offsets[i] <= whole && sizes[i] <= whole - offsets[i];
+        left[i] = !inside || !unpack_small((const uint8_t *)at[0].buf + offsets[i], sizes[i],
+                                           ((const uint8_t *)at[3].buf)[i], slots,
+                                           out + (size_t)i * room, room);
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *found = numbers_left(left, count);
+    free(left);
+    return found;
+}
+
+/* unpack_planes(pack, offsets, sizes, codecs, out): planes of equal size, one after the other in
+ * `out`, each from where it lies in a pack; the numbers of those that are neither raw, constant nor
+ * coded, or not well-formed. */
+static PyObject *unpack_planes(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[5] = {{0}};
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*", &at[0], &at[1], &at[2], &at[3], &at[4]))
+        return NULL;
+    PyObject *found = unpacked_planes(at);
+    release(at, 5);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
     {"count", count, METH_VARARGS, NULL},
     {"pack", pack, METH_VARARGS, NULL},
     {"tables", tables, METH_VARARGS, NULL},
     {"unpack", unpack, METH_VARARGS, NULL},
+    {"unpack_planes", unpack_planes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

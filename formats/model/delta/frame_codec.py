@@ -205,6 +205,22 @@ class Planes(FrameCodec):
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
         return sum(map(expected_plane_bytes, self._split(frame, about)))
 
+    def encode_together(
+        self, frames: NDArray[np.uint8], element: TensorType
+    ) -> list[list[StoredPlane]]:
+        """What `encode` makes of each row of ``(frames, bytes)``."""
+        count = len(frames)
+        planes = self._split(frames.data, FrameShape(element, frames.size))
+        stored = pack_planes(planes.reshape(count * len(planes), -1))
+        return [stored[at::count] for at in range(count)]
+
+    def join(self, planes: NDArray[np.uint8], element: TensorType) -> NDArray[np.uint8]:
+        """The bytes of numbers whose planes are ``(planes, numbers)``."""
+        out = np.empty(planes.size, np.uint8)
+        turn = bool(numbers_of(element).exponent_bits)
+        byte_planes.BEST.join(list(planes), out, turn=turn)
+        return out
+
     def _split(self, frame: memoryview, about: FrameShape) -> NDArray[np.uint8]:
         """The planes, in memory of this thread: good until it splits another frame."""
         size = numbers_of(about.element).size

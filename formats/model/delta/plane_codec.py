@@ -122,6 +122,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _OF_THREAD: Final = local()  # a compressor for each: to make one takes longer than a small plane
 _SAMPLE_BYTES: Final = 32 << 10
 _LEAST_SAMPLE_BYTES: Final = 4 << 10
+_OWN_SAMPLE: Final = _LEAST_SAMPLE_BYTES // 2  # bytes of a plane that is all looked at
 _PAYS: Final = 0.98  # what is stored larger than this share stays raw: it decodes at once
 # Of a large plane one block in so many tells first whether it is noise, as low bits of floats are:
 # then it is neither counted nor packed.
@@ -196,8 +197,9 @@ def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None)
 
 
 def _smaller_by_zstd(plane: NDArray[np.uint8], share: float) -> StoredPlane | None:
-    """A plane that may repeat by zstd, where that is smaller than the share expected without."""
-    if _repeats(plane, share):
+    """A plane by zstd, where that is smaller than the share that is expected without."""
+    # A small plane is its own sample, of which the look for a larger one never says no.
+    if plane.size <= _OWN_SAMPLE or _repeats(plane, share):
         packed = _compressed(plane)
         if len(packed) < min(share, _PAYS) * plane.size:
             return StoredPlane(PlaneCodec.ZSTD, packed)

@@ -60,6 +60,26 @@ def fingerprint(
     return Fingerprint(_TENSOR.copy().update(head + frame_digests).digest())
 
 
+def frame_digests(frames: Iterable[Buffer]) -> list[bytes]:
+    """The digest of each of many frames."""
+    begin = _FRAME.copy
+    return [begin().update(frame).digest() for frame in frames]
+
+
+def fingerprints(
+    element: TensorType, shape: tuple[int, ...], digests: Iterable[bytes]
+) -> list[Fingerprint]:
+    """Names of tensors of one type and shape, of one frame each, from the digests of those."""
+    begin = (
+        _TENSOR.copy()
+        .update(
+            _fingerprint_head(element.name, element.block_elements, element.block_bytes, shape, 1)
+        )
+        .copy
+    )
+    return [Fingerprint(begin().update(digest).digest()) for digest in digests]
+
+
 @lru_cache(4096)  # as many tensors have the same one
 def _fingerprint_head(
     name: str, block_elements: int, block_bytes: int, shape: tuple[int, ...], frames: int

@@ -104,7 +104,7 @@ class Plane(msgspec.Struct, frozen=True, gc=False):
     tag: bytes
 
 
-class _Row(NamedTuple):
+class MemberRow(NamedTuple):
     """A row of the table of members, see `MEMBER`."""
 
     offset: int
@@ -166,38 +166,78 @@ def plane_order(frames: int, planes: int) -> list[tuple[int, int]]:
     ]
 
 
+class DirectoryTables:
+    """The tables of a directory, row after row, while its pack is being filled.
+
+    Planes, frames and members come in the order in which they stand there.
+    """
+
+    def __init__(self) -> None:
+        self.members = 0
+        self._members, self._params = bytearray(), bytearray()
+        self._digests, self._planes = bytearray(), bytearray()
+        self._signatures: list[tuple[int, NDArray[np.uint16]]] = []
+
+    def add_plane(self, offset: int, size_bytes: int, codec: int, xxh3: int, tag: bytes) -> None:
+        self._planes += _PLANE_ROW.pack(offset, size_bytes, codec, xxh3, tag)
+
+    def add_frame(self, digest: bytes) -> None:
+        self._digests += digest
+
+    def add_member(
+        self, row: MemberRow, params: bytes = b"", signature: NDArray[np.uint16] | None = None
+    ) -> None:
+        """A member whose planes and frames were added before."""
+        self._members += _MEMBER_ROW.pack(*row)
+        self._params += params
+        if signature is not None:
+            self._signatures.append((self.members, signature))
+        self.members += 1
+
+    def encode(self, bases: Sequence[MemberRef]) -> bytes:
+        """The directory, with the bases of all members."""
+        section = _encode_signatures(self._signatures)
+        head = DIRECTORY.pack(
+            b"TRPD",
+            VERSION,
+            self.members,
+            bool(section),
+            len(self._digests) // DIGEST_BYTES,
+            len(self._planes) // _PLANE_ROW.size,
+            len(bases),
+            len(self._params),
+        )
+        return b"".join(
+            (
+                head,
+                self._members,
+                *[_BASE_ROW.pack(*base) for base in bases],
+                self._params,
+                bytes(-len(self._params) % 8),
+                self._digests,
+                self._planes,
+                section,
+            )
+        )
+
+
 def encode_directory(
     members: Sequence[PackMember], signatures: Sequence[tuple[int, NDArray[np.uint16]]] = ()
 ) -> bytes:
     """The directory of a pack of these members, and of signatures (member, items)."""
-    frames = [frame for member in members for frame in member.frames]
-    planes = [plane for frame in frames for plane in frame.planes]
-    bases = [base for member in members for base in member.bases]
-    params = b"".join(member.params for member in members)
-    section = _encode_signatures(signatures)
-    head = DIRECTORY.pack(
-        b"TRPD", VERSION, len(members), bool(section), len(frames), len(planes), len(bases),
-        len(params),
-    )  # fmt: skip
-    return b"".join(
-        (
-            head,
-            *[_MEMBER_ROW.pack(*_row(member)) for member in members],
-            *[_BASE_ROW.pack(*base) for base in bases],
-            params + bytes(-len(params) % 8),
-            *[frame.digest for frame in frames],
-            *[
-                _PLANE_ROW.pack(one.offset, one.size_bytes, one.codec, one.xxh3, one.tag)
-                for one in planes
-            ],
-            section,
-        )
-    )
+    tables, items = DirectoryTables(), dict(signatures)
+    for number, member in enumerate(members):
+        for frame in member.frames:
+            tables.add_frame(frame.digest)
+            for one in frame.planes:
+                tables.add_plane(one.offset, one.size_bytes, one.codec, one.xxh3, one.tag)
+        tables.add_member(_row(member), member.params, items.get(number))
+    return tables.encode([base for member in members for base in member.bases])
 
 
-def _row(member: PackMember) -> _Row:
+def _row(member: PackMember) -> MemberRow:
     first, last = member.frames[0], member.frames[-1]
-    return _Row(
+    return MemberRow(
         first.planes[0].offset,
         member.stored_bytes,
         member.first_frame,
@@ -278,7 +318,7 @@ class PackDirectory:
         name = f"{self.name}, member {index}"
         if not 0 <= index < len(self.members):
             raise CorruptError(f"{name}: the pack has {len(self.members)} members")
-        row = _Row._make(_MEMBER_ROW.unpack_from(self.members.data, index * _MEMBER_ROW.size))
+        row = MemberRow._make(_MEMBER_ROW.unpack_from(self.members.data, index * _MEMBER_ROW.size))
         if row.codec not in NAMES:
             raise UnsupportedError(f"{name}: codec {row.codec} is unknown here. Update tensorrepo.")
         frame, plane, base, param = (int(first[index]) for first in self._firsts)
@@ -373,7 +413,7 @@ def _are_singles(
     return sound
 
 
-def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[StoredFrame, ...]:
+def _frames(row: MemberRow, planes: list[Plane], digests: memoryview) -> tuple[StoredFrame, ...]:
     sizes = [row.frame_bytes] * (row.frames - 1) + [row.last_frame_bytes]
     return tuple(
         StoredFrame(
@@ -483,7 +523,7 @@ def _check_tables(directory: PackDirectory, frames: int, directory_start: int) -
         raise CorruptError(f"{name}: a plane lies beyond the members")
 
 
-def _check_layout(row: _Row, planes: list[Plane], name: str) -> None:
+def _check_layout(row: MemberRow, planes: list[Plane], name: str) -> None:
     """Whether a member's planes lie back to back, plane by plane in groups of frames."""
     at = row.offset
     for frame, plane in plane_order(row.frames, row.planes):
@@ -501,7 +541,7 @@ def _check_layout(row: _Row, planes: list[Plane], name: str) -> None:
         raise CorruptError(f"{name}: its frames have other sizes than it says")
 
 
-def _check_bases(row: _Row, bases: Sequence[MemberRef], index: int, name: str) -> None:
+def _check_bases(row: MemberRow, bases: Sequence[MemberRef], index: int, name: str) -> None:
     if (row.depth == 0) != (not bases) or row.depth > MAX_DEPTH:
         raise CorruptError(
             f"{name}: depth {row.depth} with {len(bases)} bases, at most {MAX_DEPTH}"

@@ -15,13 +15,17 @@ earlier one finds.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
-from tensorrepo.formats.model.delta.base_choice import Bases
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorrepo.formats.model.delta.base_choice import Bases, StoredBase, bases_together
 from tensorrepo.formats.model.delta.registry import DELTA
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES, Fingerprint
 from tensorrepo.formats.model.write.encoding import (
@@ -38,10 +42,21 @@ from tensorrepo.formats.model.write.encoding import (
     tried,
     ways_with,
 )
-from tensorrepo.formats.model.write.packing import Locations, MemberDraft, SealedFrame
+from tensorrepo.formats.model.write.packing import (
+    Locations,
+    MemberDraft,
+    SealedFrame,
+    seal_together,
+)
+from tensorrepo.formats.model.write.tensor_bundles import (
+    EncodedRow,
+    encode_rows_against,
+    encode_rows_alone,
+    is_bundled,
+    read_together,
+)
 from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, TensorPart, each
 from tensorrepo.formats.native.frame_memory import FrameMemory
-from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
 _BUNDLE_BYTES: Final = 1 << 20  # of small tensors that one task encodes
@@ -58,8 +73,15 @@ class GroupChoice(NamedTuple):
     way: EncodingChoice | None
 
 
-@dataclass(slots=True, eq=False)
-class EncodingJob:
+class _NearRow(NamedTuple):
+    """A row of a bundle, its base, and what was chosen for the first one of its group."""
+
+    at: int
+    base: StoredBase
+    first: EncodingChoice
+
+
+class EncodingJob(msgspec.Struct, eq=False, gc=False):
     """A part of a tensor, and what tasks make of it.
 
     Attributes:
@@ -87,7 +109,7 @@ class EncodingJob:
     is_known: bool = False
     is_read: bool = False
     way: EncodingChoice | None = None
-    frames: dict[int, SealedFrame | None] = field(default_factory=dict)
+    frames: dict[int, SealedFrame | None] = msgspec.field(default_factory=dict)
 
 
 class EncodingTask(NamedTuple):
@@ -169,8 +191,11 @@ class ChunkEncoder:
             (job,) = task.jobs
             self._work_on_frame(job, task.frame)
             return [job] if task.frame == job.chunk.part.frames[-1] else []
-        for job in task.jobs:
-            self._begin(job)
+        for alike in _alike(task.jobs):
+            if len(alike) > 1:
+                self._work_together(alike)
+            else:
+                self._begin(alike[0])
         return [job for job in task.jobs if not job.is_large]
 
     def draft(self, job: EncodingJob) -> MemberDraft:
@@ -189,12 +214,87 @@ class ChunkEncoder:
         try:
             choice = self._read_and_choose(job)
         finally:
-            if job.decided is not None:
-                if choice is not None:
-                    self._groups[group_of(job.chunk.part)] = choice
-                job.decided.set_result(choice)
+            self._decide(job, choice)
             if job.chosen is not None:
                 job.chosen.set_result(None)
+
+    def _decide(self, job: EncodingJob, choice: GroupChoice | None) -> None:
+        """Let those behind it know what was chosen for the first one of the group."""
+        if job.decided is not None:
+            if choice is not None:
+                self._groups[group_of(job.chunk.part)] = choice
+            job.decided.set_result(choice)
+
+    def _work_together(self, jobs: Sequence[EncodingJob]) -> None:
+        """All that is to be done with small tensors of one type and shape."""
+        try:
+            rows = read_together([job.chunk for job in jobs])
+            alone: list[int] = []
+            near: defaultdict[int, list[_NearRow]] = defaultdict(list)
+            for at, job in enumerate(jobs):
+                first = job.first if job.before is None else job.before.result()
+                job.is_known = not job.is_new and job.chunk.fingerprint() in self._known
+                if not job.is_known:
+                    held = tuple(self._bases.of(job.chunk.part))
+                    base = _one_base(held, None if first is None else first.way)
+                    if base is not None:
+                        near[base[0]].append(_NearRow(at, *base[1:]))
+                    elif held or not self._is_alone(job, first):
+                        self._begin(job)
+                        continue
+                    else:
+                        alone.append(at)
+                self._decide(job, first)
+            encoded = self._alone_rows(jobs, rows, alone)
+            for some in near.values():
+                encoded |= self._near_rows(jobs, rows, some)
+            chunks = [jobs[at].chunk for at in encoded]
+            planes = [row.planes for row in encoded.values()]
+            digests = [chunk.digest(0) for chunk in chunks]
+            sealed = seal_together(rows.shape[1], digests, planes)
+            for (at, row), frame in zip(encoded.items(), sealed, strict=True):
+                jobs[at].way = row.way
+                jobs[at].frames[0] = frame
+        finally:
+            for job in jobs:
+                if job.decided is not None and not job.decided.done():
+                    job.decided.set_result(None)
+
+    def _is_alone(self, job: EncodingJob, first: GroupChoice | None) -> bool:
+        """Whether a tensor without bases has nothing to be tried but what needs none."""
+        name, decides = job.chunk.part.name, job.decided is not None and first is None
+        return not decides and self._bases.codecs is None and name not in self._bases.predictions
+
+    def _alone_rows(
+        self, jobs: Sequence[EncodingJob], rows: NDArray[np.uint8], which: list[int]
+    ) -> dict[int, EncodedRow]:
+        """Some of a bundle's tensors by number, encoded without a base."""
+        if not which:
+            return {}
+        made = encode_rows_alone(jobs[0].chunk.part, _taken(rows, which))
+        for at, row in zip(which, made, strict=True):
+            if row is None:
+                self._choose_and_encode(jobs[at], None)
+        return {at: row for at, row in zip(which, made, strict=True) if row is not None}
+
+    def _near_rows(
+        self, jobs: Sequence[EncodingJob], rows: NDArray[np.uint8], near: Sequence[_NearRow]
+    ) -> dict[int, EncodedRow]:
+        """Tensors that may be as near their bases, of one model, as the first of their group."""
+        part, which = jobs[0].chunk.part, [one.at for one in near]
+        encoded: dict[int, EncodedRow] = {}
+        bases = bases_together([one.base for one in near], jobs[0].chunk.about(0))
+        if bases is not None:
+            planes = encode_rows_against(part, _taken(rows, which), bases)
+            for (at, base, first), plane in zip(near, planes, strict=True):
+                share = plane.size_bytes / part.size_bytes
+                if _is_like(first, share, part.size_bytes):
+                    way = EncodingChoice(first.codec, (base,), source=first.source, share=share)
+                    encoded[at] = EncodedRow(way, (plane,))
+        for at, _, first in near:
+            if at not in encoded:
+                self._choose_and_encode(jobs[at], first)
+        return encoded
 
     def _read_and_choose(self, job: EncodingJob) -> GroupChoice | None:
         """All that is to be done at once; what is known of the first one of the group."""
@@ -208,11 +308,15 @@ class ChunkEncoder:
             job.is_known = chunk.fingerprint() in self._known
         if job.is_read or job.is_known:
             return first
-        job.way = self._choose(chunk, None if first is None else first.way)
+        self._choose_and_encode(job, None if first is None else first.way)
+        return first or GroupChoice(_as_first(job))
+
+    def _choose_and_encode(self, job: EncodingJob, first: EncodingChoice | None) -> None:
+        chunk = job.chunk
+        job.way = self._choose(chunk, first)
         if not job.is_large:
             for index in chunk.part.frames:
                 job.frames[index] = self._encode(chunk, job.way, index)
-        return first or GroupChoice(_as_first(job))
 
     def _work_on_frame(self, job: EncodingJob, index: int) -> None:
         assert job.chosen is not None, "a large tensor's frames wait for its choice"
@@ -315,9 +419,38 @@ def _like_first(
     way = tried(chunk, EncodingChoice(first.codec, (same[0],), source=first.source))
     if way is None:
         return None
-    saved = chunk.part.size_bytes * (1 - way.share)
-    is_alike = abs(way.share - first.share) <= _ABOUT * first.share
-    return way if is_alike and saved >= LEAST_SAVED_BYTES else None
+    return way if _is_like(first, way.share, chunk.part.size_bytes) else None
+
+
+def _is_like(first: EncodingChoice, share: float, size_bytes: int) -> bool:
+    """Whether a tensor takes about the share that the first one of its group does."""
+    saved = size_bytes * (1 - share)
+    return abs(share - first.share) <= _ABOUT * first.share and saved >= LEAST_SAVED_BYTES
+
+
+def _one_base(
+    held: Sequence[tuple[int, StoredBase]], first: EncodingChoice | None
+) -> tuple[int, StoredBase, EncodingChoice] | None:
+    """The one base of `held` that is of the model which the first one of the group was near to."""
+    if first is None:
+        return None
+    same = [base for source, base in held if source == first.source and not base.type_name]
+    return (first.source or 0, same[0], first) if len(same) == 1 else None
+
+
+def _taken(rows: NDArray[np.uint8], which: Sequence[int]) -> NDArray[np.uint8]:
+    """Some rows; no copy where that is all of them."""
+    return rows if len(which) == len(rows) else rows[which]
+
+
+def _alike(jobs: Iterable[EncodingJob]) -> Iterable[list[EncodingJob]]:
+    """Jobs whose tensors may be encoded together, each list in its order; others one by one."""
+    together: dict[tuple[object, ...], list[EncodingJob]] = {}
+    for job in jobs:
+        part = job.chunk.part
+        like = part.reader.type, tuple(part.reader.shape)
+        together.setdefault(like if is_bundled(part) else (part.name,), []).append(job)
+    return together.values()
 
 
 def _is_large(part: TensorPart) -> bool:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import field, replace
+from dataclasses import field
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +29,6 @@ from tensorrepo.formats.model.delta.frame_codec import (
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
-from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.write.packing import (
     Location,
     MemberDraft,
@@ -122,8 +122,7 @@ class HeldBase:
             self.forget(index)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingChoice:
+class EncodingChoice(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One way to encode a chunk.
 
     Attributes:
@@ -157,7 +156,7 @@ def ways_with(
     """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
     if not bases:
-        return list(_ways_alone(reader.type, tuple(reader.shape)))
+        return list(ways_alone(reader.type, tuple(reader.shape)))
     types = tuple([base.type_name for base in bases])
     return [
         EncodingChoice(codec, bases, source=source)
@@ -166,7 +165,7 @@ def ways_with(
 
 
 @lru_cache(1024)
-def _ways_alone(element: TensorType, shape: tuple[int, ...]) -> tuple[EncodingChoice, ...]:
+def ways_alone(element: TensorType, shape: tuple[int, ...]) -> tuple[EncodingChoice, ...]:
     """The ways without a base, which all tensors of a type and shape have in common."""
     return tuple(EncodingChoice(codec) for codec in _fitting(element, shape, ()))
 
@@ -237,6 +236,11 @@ def choose_way(
     return (
         best[1] if least_saved is None or (pays and _saved(chunk, best[0]) >= least_saved) else None
     )
+
+
+def pays_alone(share: float, size_bytes: int) -> bool:
+    """Whether a tensor that takes so much of its bytes, without a base, is encoded at all."""
+    return share <= WORTH_ENCODING and size_bytes * (1 - share) >= LEAST_SAVED_BYTES
 
 
 def _saved(chunk: TensorChunk, share: float) -> float:
@@ -320,14 +324,12 @@ def member_of(
         way = EncodingChoice(PLANES) if again else None
         encode = partial(encode_frame, chunk, way)
         encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, pool))
-    return MemberDraft(
-        chunk.part.frames.start,
-        tuple(frame for frame in encoded if frame is not None),
-        RAW if way is None else way.codec.name,
-        () if way is None else tuple(base.location for base in way.bases),
-        b"" if way is None else way.params,
-        signature,
-    )
+    frames = tuple([frame for frame in encoded if frame is not None])
+    first, stored_bytes = chunk.part.frames.start, sum([frame.stored_bytes for frame in frames])
+    if way is None:
+        return MemberDraft(first, frames, stored_bytes, signature=signature)
+    bases = tuple([base.location for base in way.bases])
+    return MemberDraft(first, frames, stored_bytes, way.codec.name, bases, way.params, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +367,7 @@ class _Trial:
                 return None
             stored += expected
         share = stored / raw if raw else 1.0
-        return share, replace(way, share=share)
+        return share, msgspec.structs.replace(way, share=share)
 
     def first_frame(self, way: EncodingChoice) -> EncodingChoice | None:
         """The way with the planes of the first frame; None where it cannot encode that."""

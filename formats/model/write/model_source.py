@@ -7,13 +7,14 @@ read here: tensors hand over their bytes when they are written.
 from __future__ import annotations
 
 import mmap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path, PurePath
 from typing import Any, Final, Protocol, runtime_checkable
 
 from tensorrepo.formats.common.damage import refusals
-from tensorrepo.formats.common.tensors import TensorReader, memory_key, tensor_of
+from tensorrepo.formats.common.tensors import TensorReader, memory_address, memory_key, tensor_of
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
@@ -124,7 +125,11 @@ def _ties(tensors: dict[str, object]) -> dict[str, str]:
     """Which names are aliases; the smallest name of each group keeps the tensor."""
     first: dict[tuple[object, ...], str] = {}
     aliases: dict[str, str] = {}
+    addresses = {name: memory_address(value) for name, value in tensors.items()}
+    times = Counter(addresses.values())
     for name in sorted(tensors):
+        if addresses[name] is not None and times[addresses[name]] == 1:
+            continue
         key = memory_key(tensors[name])
         if key is not None:
             target = first.setdefault(key, name)

@@ -51,6 +51,7 @@ from tensorrepo.formats.model.layout.manifest import (
 from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
+    PackEntry,
     Placement,
     encode_placement,
 )
@@ -72,7 +73,7 @@ from tensorrepo.formats.model.write.packing import (
     PackSlot,
     PackUploads,
     build_placement,
-    known_tensors,
+    known_among,
     with_bases,
     worth_reusing,
 )
@@ -223,10 +224,7 @@ class TensorWriter:
     def finish(self) -> Placement:
         """Store what was put off, and say where everything lies."""
         wanted = {name: self._known[name] for name in self._deferred}
-        slots = [slot for stored in self._stored.values() for slot in stored]
-        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
-        needed = [*(at for known in self._reused.values() for at in known), *bases]
-        reused = worth_reusing(wanted, [at.pack for at in with_bases(needed)])
+        reused = worth_reusing(wanted, self._needed_packs()) if wanted else frozenset()
         self._reused.update({name: wanted[name] for name in reused})
         again = {part.name: name for name, part in self._deferred.items() if name not in reused}
         for name, part in self._deferred.items():
@@ -240,6 +238,13 @@ class TensorWriter:
         self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
+
+    def _needed_packs(self) -> list[PackEntry]:
+        """Packs of what is reused, and of bases."""
+        slots = [slot for stored in self._stored.values() for slot in stored]
+        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
+        needed = [*(at for known in self._reused.values() for at in known), *bases]
+        return [at.pack for at in with_bases(needed)]
 
     def plain(self) -> frozenset[str]:
         """Names of tensors that were stored now, and as they are."""
@@ -374,7 +379,9 @@ class TensorWriter:
         self._count(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
-        size = part.reader.type.bytes_of(part.reader.shape)
+        size = part.size_bytes
+        if not part.is_whole:
+            size = part.reader.type.bytes_of(part.reader.shape)
         return self._packer.add(draft, large=size >= LARGE_BYTES)
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:
@@ -432,20 +439,14 @@ def _check_unchanged(part: TensorPart, before: Fingerprint, after: Fingerprint) 
 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
     """Where packed members lie; waits until their packs are stored."""
-    located: dict[PackSlot, Location] = {}
-    return tuple([_location(slot, located) for slot in slots])
+    return tuple([_location(slot) for slot in slots])
 
 
-def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> Location:
+def _location(slot: PackSlot | Location) -> Location:
     if isinstance(slot, Location):
         return slot
-    location = located.get(slot)
-    if location is None:
-        bases = tuple([_location(base, located) for base in slot.bases])
-        location = located[slot] = Location(
-            slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases
-        )
-    return location
+    bases = tuple([_location(base) for base in slot.bases]) if slot.bases else ()
+    return Location(slot.pack.entry(), slot.index, slot.stored_bytes, slot.codec, slot.depth, bases)
 
 
 BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet
@@ -549,11 +550,12 @@ def store_tensors(
     pack_bytes = _pack_bytes(budget_bytes)
     opened = _open_models(objects, tensors, known, against.base, pack_bytes // 4)
     bases = Bases(_base_models(tensors, opened, against.base), against)
-    placements = [model.placement for model in opened]
     bases.prepare(tensors, pool)
     with ThreadPoolExecutor(1) as uploader:
         uploads = PackUploads(objects, uploader)
-        there = known_tensors(placements, alone=bases.stand_alone)
+        there = known_among(
+            [(model.placement, model.locations) for model in opened], alone=bases.stand_alone
+        )
         writer = TensorWriter(uploads.emit, there, bases, pack_bytes, pool)
         entries = writer.store_all(tensors, progress)
         placement = writer.finish()

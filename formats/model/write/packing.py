@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,15 +24,14 @@ from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint
 from tensorrepo.formats.model.layout.pack import (
     LARGE_ALIGNMENT,
+    NUMBERS,
     RAW,
     SMALL_ALIGNMENT,
     THIS_PACK,
+    DirectoryTables,
     MemberRef,
-    PackMember,
-    Plane,
-    StoredFrame,
+    MemberRow,
     align,
-    encode_directory,
     encode_footer,
     plane_order,
 )
@@ -44,7 +42,6 @@ from tensorrepo.formats.model.layout.placement import (
     Placement,
     StoredTensor,
 )
-from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
@@ -71,6 +68,10 @@ class SealedFrame(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
     planes: tuple[SealedPlane, ...]
 
+    @property
+    def stored_bytes(self) -> int:
+        return sum([plane.size_bytes for plane in self.planes])
+
 
 def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
     """What a pack says of an encoded frame. Hashes; call it beside other work."""
@@ -82,21 +83,36 @@ def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> Seale
     return SealedFrame(size_bytes, digest, tuple(sealed))
 
 
-@dataclass(frozen=True, slots=True)
-class MemberDraft:
+def seal_together(
+    size_bytes: int, digests: Sequence[bytes], planes: Sequence[Sequence[StoredPlane]]
+) -> list[SealedFrame]:
+    """`seal` for frames of one size, whose planes are bytes."""
+    return [
+        SealedFrame(
+            size_bytes,
+            digest,
+            tuple(
+                [
+                    SealedPlane(one, len(data), xxh3_64_intdigest(data), content_tag(data))
+                    for one in own
+                    for data in (one.data,)
+                ]
+            ),
+        )
+        for digest, own in zip(digests, planes, strict=True)
+    ]
+
+
+class MemberDraft(NamedTuple):
     """A member to be packed. `bases` lie in known packs, or were packed before it."""
 
     first_frame: int
     frames: tuple[SealedFrame, ...]
+    stored_bytes: int
     codec: str = RAW
     bases: tuple[Location | PackSlot, ...] = ()
     params: bytes = b""
     signature: NDArray[np.uint16] | None = None
-    stored_bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        size = sum([plane.size_bytes for frame in self.frames for plane in frame.planes])
-        object.__setattr__(self, "stored_bytes", size)
 
     @property
     def depth(self) -> int:
@@ -107,71 +123,85 @@ class OpenPack:
     """A pack being filled, or on its way."""
 
     def __init__(self) -> None:
-        self.drafts: list[MemberDraft] = []
         self.parts: list[Buffer] = []
         self.used = 0
         self._tail = bytearray()
-        self._places: list[tuple[Plane, ...]] = []
+        self._tables = DirectoryTables()
+        self._bases: list[MemberRef | PackSlot] = []
         self._emitted: tuple[Future[Digest], int, int, bytes] | None = None
         self._entry: PackEntry | None = None
 
+    @property
+    def members(self) -> int:
+        return self._tables.members
+
     def add(self, draft: MemberDraft) -> None:
         """Put a member's planes behind what is there."""
-        unit = align(self.used, draft.stored_bytes if draft.codec == RAW else 0)
+        frames, stored_bytes, bases = draft.frames, draft.stored_bytes, draft.bases
+        unit = align(self.used, stored_bytes if draft.codec == RAW else 0)
         if unit > self.used:
             self._append(bytes(unit - self.used))
-        count, per_frame = len(draft.frames), len(draft.frames[0].planes)
-        self.drafts.append(draft)
-        if count == 1:
-            self._places.append(tuple([self._put(plane) for plane in draft.frames[0].planes]))
-            return
-        rows = {
-            (frame, plane): self._put(draft.frames[frame].planes[plane])
-            for frame, plane in plane_order(count, per_frame)
-        }
-        self._places.extend(
-            tuple(rows[frame, plane] for plane in range(per_frame)) for frame in range(count)
+        first, last = frames[0], frames[-1]
+        row = MemberRow(
+            self.used,
+            stored_bytes,
+            draft.first_frame,
+            len(frames),
+            first.size_bytes,
+            last.size_bytes,
+            NUMBERS[draft.codec],
+            len(first.planes),
+            draft.depth,
+            len(bases),
+            len(draft.params),
         )
+        self._put_frames(frames)
+        self._tables.add_member(row, draft.params, draft.signature)
+        for base in bases:
+            self._bases.append(self._base(base))
 
-    def _put(self, sealed: SealedPlane) -> Plane:
-        """Put a plane behind what is there; where that was."""
+    def _put_frames(self, frames: Sequence[SealedFrame]) -> None:
+        tables = self._tables
+        if len(frames) == 1:
+            tables.add_frame(frames[0].digest)
+            for plane in frames[0].planes:
+                tables.add_plane(*self._put(plane))
+            return
+        per_frame = len(frames[0].planes)
+        rows = {
+            (frame, plane): self._put(frames[frame].planes[plane])
+            for frame, plane in plane_order(len(frames), per_frame)
+        }
+        for at, frame in enumerate(frames):
+            tables.add_frame(frame.digest)
+            for plane_at in range(per_frame):
+                tables.add_plane(*rows[at, plane_at])
+
+    def _put(self, sealed: SealedPlane) -> tuple[int, int, int, int, bytes]:
+        """Put a plane behind what is there; its row in the directory."""
         stored, offset = sealed.stored, self.used
         self._append(stored.data)
-        return Plane(offset, sealed.size_bytes, stored.codec, sealed.xxh3, sealed.tag)
+        return offset, sealed.size_bytes, stored.codec, sealed.xxh3, sealed.tag
 
-    def room_after(self, draft: MemberDraft) -> int:
-        """How large the pack's members would be together with this one."""
-        return align(self.used, draft.stored_bytes) + draft.stored_bytes
-
-    def _directory(self) -> bytes:
-        members, signatures, at = [], [], 0
-        for number, draft in enumerate(self.drafts):
-            places = self._places[at : at + len(draft.frames)]
-            at += len(draft.frames)
-            frames = tuple(
-                [
-                    StoredFrame(frame.size_bytes, frame.digest, planes)
-                    for frame, planes in zip(draft.frames, places, strict=True)
-                ]
-            )
-            bases = tuple([self._base(base) for base in draft.bases])
-            members.append(
-                PackMember(draft.first_frame, frames, draft.codec, draft.depth, bases, draft.params)
-            )
-            if draft.signature is not None:
-                signatures.append((number, draft.signature))
-        return encode_directory(members, signatures)
+    def room_after(self, stored_bytes: int) -> int:
+        """How large the pack's members would be together with one of so many bytes."""
+        return align(self.used, stored_bytes) + stored_bytes
 
     def emit(self, store: Callable[[tuple[Buffer, ...]], Future[Digest]]) -> None:
         """Hand all of the pack to `store`; waits for the packs of bases that are on their way."""
-        directory = self._directory()
+        directory = self._tables.encode(
+            [
+                MemberRef(one.pack.entry().pack, one.index) if isinstance(one, PackSlot) else one
+                for one in self._bases
+            ]
+        )
         self._append(bytes(-self.used % SMALL_ALIGNMENT))
         self._flush_tail()
         tail = directory + encode_footer(directory, self.used)
         stored = store((*self.parts, tail))
         self._emitted = stored, self.used, len(directory), content_tag(directory)
-        # Planes are on their way: only the members' shapes are needed from now on.
-        self.parts, self.drafts, self._places = [], [], []
+        # All is on its way: only where the directory lies is needed from now on.
+        self.parts, self._bases, self._tables = [], [], DirectoryTables()
 
     def entry(self) -> PackEntry:
         """What a placement says of the pack; waits until it is stored."""
@@ -181,9 +211,10 @@ class OpenPack:
             self._entry = PackEntry(digest_bytes(stored.result()), start, size, tag)
         return self._entry
 
-    def _base(self, base: Location | PackSlot) -> MemberRef:
+    def _base(self, base: Location | PackSlot) -> MemberRef | PackSlot:
+        """What the directory says of a base; itself where its pack has no name yet."""
         if isinstance(base, PackSlot):
-            return MemberRef(THIS_PACK if base.pack is self else base.pack.entry().pack, base.index)
+            return MemberRef(THIS_PACK, base.index) if base.pack is self else base
         return MemberRef(base.pack.pack, base.member)
 
     def _append(self, data: Buffer) -> None:
@@ -202,8 +233,7 @@ class OpenPack:
             self._tail = bytearray()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackSlot:
+class PackSlot(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a packed member will be found."""
 
     pack: OpenPack
@@ -231,13 +261,14 @@ class Packer:
 
     def add(self, draft: MemberDraft, *, large: bool) -> PackSlot:
         """Make a member part of a pack. Its planes must not change before that is stored."""
-        if self._packs[large].room_after(draft) > self.pack_bytes:
+        pack, stored_bytes = self._packs[large], draft.stored_bytes
+        if pack.room_after(stored_bytes) > self.pack_bytes:
             self._flush(large)
-        pack, depth, stored_bytes = self._packs[large], draft.depth, draft.stored_bytes
+            pack = self._packs[large]
+        index = pack.members
         pack.add(draft)
-        index = len(pack.drafts) - 1
         frames = range(draft.first_frame, draft.first_frame + len(draft.frames))
-        return PackSlot(pack, index, draft.codec, depth, stored_bytes, draft.bases, frames)
+        return PackSlot(pack, index, draft.codec, draft.depth, stored_bytes, draft.bases, frames)
 
     def flush(self) -> None:
         """Emit the packs in which anything is."""
@@ -246,7 +277,7 @@ class Packer:
 
     def _flush(self, large: bool) -> None:
         pack = self._packs[large]
-        if pack.drafts:
+        if pack.members:
             self._packs[large] = OpenPack()
             pack.emit(self._emit)
 
@@ -266,8 +297,7 @@ class PackUploads:
         return self._last
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, gc=False):
     """A stored member, the pack that it lies in, and the members that it is encoded against."""
 
     pack: PackEntry
@@ -304,14 +334,21 @@ def known_tensors(
 
     `alone`: only tensors that need no base.
     """
+    return known_among([(one, locate(one)) for one in placements], alone=alone)
+
+
+def known_among(
+    placements: Iterable[tuple[Placement, Mapping[tuple[int, int], Location]]], *, alone: bool
+) -> dict[Fingerprint, Locations]:
+    """`known_tensors` of placements whose members were located before."""
     known: dict[Fingerprint, Locations] = {}
-    for placement in placements:
-        located = locate(placement)
+    for placement, located in placements:
         for tensor in placement.tensors:
             name = Fingerprint(tensor.fingerprint)
             if alone and any(member.bases for member in tensor.members):
                 continue
-            known.setdefault(name, tuple(located[member.place] for member in tensor.members))
+            if name not in known:
+                known[name] = tuple([located[one.pack, one.member] for one in tensor.members])
     return known
 
 
@@ -327,7 +364,7 @@ def locate(placement: Placement) -> dict[tuple[int, int], Location]:
             member.stored_bytes,
             member.codec,
             member.depth,
-            tuple(located[base] for base in member.bases),
+            tuple([located[base] for base in member.bases]) if member.bases else (),
         )
     return located
 
@@ -359,12 +396,13 @@ def build_placement(
 ) -> Placement:
     """The placement of a model whose tensors lie at these places."""
     own = {location.place for at in tensors.values() for location in at}
-    whole = (location for at in tensors.values() for location in at)
-    every = {location.place: location for location in with_bases(whole)}
-    packs = {location.pack.pack: location.pack for location in every.values()}
+    under = [base for at in tensors.values() for location in at for base in location.bases]
+    further = [base for base in with_bases(under) if base.place not in own]
+    packs = {location.pack.pack: location.pack for at in tensors.values() for location in at}
+    packs |= {base.pack.pack: base.pack for base in further}
     ordered = sorted(packs)
     number = {pack: index for index, pack in enumerate(ordered)}
-    bases = [_entry(every[place], number) for place in every if place not in own]
+    bases = [_entry(base, number) for base in further]
     return Placement(
         packs=tuple(packs[pack] for pack in ordered),
         tensors=tuple(
@@ -383,5 +421,5 @@ def _entry(at: Location, number: Mapping[bytes, int]) -> MemberEntry:
         at.codec,
         at.depth,
         at.stored_bytes,
-        tuple([(number[base.pack.pack], base.member) for base in at.bases]),
+        tuple([(number[base.pack.pack], base.member) for base in at.bases]) if at.bases else (),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import field
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorReader, named_bytes
@@ -32,7 +33,6 @@ from tensorrepo.formats.model.layout.fingerprints import (
 )
 from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.native.frame_memory import LEAST_KEPT_BYTES, FrameMemory
-from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
 T = TypeVar("T")
@@ -40,27 +40,27 @@ S = TypeVar("S")
 PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs more than it saves
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPart:
+class TensorPart(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Bytes ``[start, stop)`` of a tensor, whole frames of it.
 
-    `frames` are their numbers in the tensor, `is_whole` says whether it is all of that.
+    `frames` are their numbers in the tensor, `is_whole` says whether it is all of that. All three
+    last ones follow from the others.
     """
 
     name: str
     reader: TensorReader
     start: int
     stop: int
-    size_bytes: int = field(init=False)
-    frames: range = field(init=False)
-    is_whole: bool = field(init=False)
+    size_bytes: int = 0
+    frames: range = range(0)
+    is_whole: bool = False
 
     def __post_init__(self) -> None:
         whole, size = frame_bytes(self.reader.type), self.stop - self.start
-        object.__setattr__(self, "size_bytes", size)
-        object.__setattr__(self, "frames", range(self.start // whole, -(-self.stop // whole)))
         is_whole = size == self.reader.type.bytes_of(self.reader.shape)
-        object.__setattr__(self, "is_whole", is_whole)
+        force_setattr(self, "size_bytes", size)
+        force_setattr(self, "frames", range(self.start // whole, -(-self.stop // whole)))
+        force_setattr(self, "is_whole", is_whole)
 
 
 def whole_part(name: str, reader: TensorReader) -> TensorPart:
@@ -111,6 +111,12 @@ class TensorChunk:
         if held is None:
             held = self._read(index)
         return held.data
+
+    def hold(self, frame: NDArray[np.uint8], digest: bytes, fingerprint: Fingerprint) -> None:
+        """Keep the one frame of a whole tensor, which was read and hashed together with others."""
+        self._digests[0] = digest
+        self._fingerprint = fingerprint
+        self._held[0] = frame
 
     def forget(self, index: int, planes: Sequence[StoredPlane] = ()) -> None:
         """Let go of a frame; its memory is used again unless raw `planes` lie in it."""

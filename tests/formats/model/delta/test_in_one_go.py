@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import zstandard
 
 from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta import distances, plane_codec
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.registry import PLANES
 from tensorrepo.formats.native import delta_tokens, encoding, frequency_tables
 from tensorrepo.formats.native.delta_tokens import Numbers
@@ -67,6 +69,26 @@ def test_small_planes_are_packed_alike_with_and_without_zstd(size: int) -> None:
     assert [(one.codec, bytes(one.data)) for one in together] == [
         (one.codec, bytes(one.data)) for one in one_by_one
     ]
+
+
+@pytest.mark.parametrize("size", [2, 700, 1024, 4096])
+def test_small_planes_are_unpacked_together_and_what_is_left_is_said(size: int) -> None:
+    rng = np.random.default_rng(size)
+    planes = [np.minimum(rng.geometric(p, size), 255).astype(np.uint8) for p in (0.005, 0.1, 0.9)]
+    planes += [noise(size), np.full(size, 7, np.uint8)]
+    stored = [plane_codec.pack_plane(plane) for plane in planes]
+    stored.append(StoredPlane(PlaneCodec.ZSTD, zstandard.compress(planes[0].tobytes())))
+    # A size that is wrong, a plane that is cut short, and one that lies beyond the pack.
+    stored += [StoredPlane(PlaneCodec.RAW, bytes(size + 1)), StoredPlane(PlaneCodec.CODED, b"\0a")]
+    stored.append(StoredPlane(PlaneCodec.RAW, bytes(size)))
+    sizes = np.array([one.size_bytes for one in stored], np.uint64)
+    offsets = np.cumsum(sizes) - sizes + np.uint64(3)
+    pack = memoryview(b"abc" + b"".join(bytes(one.data) for one in stored))[:-1]
+    codecs = np.array([one.codec for one in stored], np.uint8)
+    out = np.zeros((len(stored), size), np.uint8)
+    assert encoding.BEST.unpack(pack, offsets, sizes, codecs, out) == [5, 6, 7, 8]
+    assert np.array_equal(out[:5], planes)
+    assert encoding.PYTHON.unpack(pack, offsets, sizes, codecs, out) == list(range(9))
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4", "<u8"])
