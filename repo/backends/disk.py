@@ -52,14 +52,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 # writes of 8 MiB reached between 0.3 and 2.3 GB/s here, writes of 256 KiB always more than 2.
 # Each ends at a multiple of that in the file: only there has the kernel one piece for it, and many
 # small ones are slower to write, and slower to map later.
-WRITE_BYTES = 256 << 10
-# What a processor of 4 KiB pages maps as one huge page: the kernel keeps a write of so much in one,
-# where it has one free. Readers of the map then have 1 fault for 32, and few misses of the TLB.
-HUGE_BYTES = 2 << 20
-_HUGE_ORDER = 9  # log2 of the pages in it
-_HUGE_SPARE = 4  # times as many must be free: others take some meanwhile
-_LEAST_HUGE_BYTES = 8 << 20  # of a file for which the kernel is asked what is free
-BUDDYINFO = Path("/proc/buddyinfo")
+_WRITE_BYTES = 256 << 10
 _MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
@@ -100,7 +93,6 @@ class Disk:
         link: Callable[..., None] = os.link,
         reserves: bool = False,
         unnamed: bool = True,
-        buddyinfo: Path = BUDDYINFO,
     ) -> None:
         """Prepare.
 
@@ -110,7 +102,6 @@ class Disk:
             link: `os.link`.
             reserves: whether to reserve the room of large files before writing them.
             unnamed: whether to make files without a name where that is possible.
-            buddyinfo: the kernel's table of free memory.
         """
         self.root = root
         self._root_name = os.fspath(root)
@@ -118,7 +109,6 @@ class Disk:
         self._clock = clock
         self._link = link
         self._swept = False
-        self._buddyinfo = buddyinfo
         self._makes_unnamed = None if unnamed and _UNNAMED is not None else False
         self._keeping = _Keeping()
 
@@ -161,19 +151,11 @@ class Disk:
                 size_bytes = sum(part.nbytes for part in parts)
                 if self._reserves and size_bytes >= LARGE_BYTES:
                     os.posix_fallocate(staged.fd, 0, size_bytes)
-                _write(staged.fd, parts, self._write_bytes(size_bytes))
+                _write(staged.fd, parts)
             except BaseException:
                 self.discard(staged)
                 raise
         return staged
-
-    def _write_bytes(self, size_bytes: int) -> int:
-        if size_bytes < _LEAST_HUGE_BYTES:
-            return WRITE_BYTES
-        try:
-            return write_bytes_for(size_bytes, self._buddyinfo.read_text("ascii"))
-        except (OSError, ValueError):  # a system or a sandbox that won't tell
-            return WRITE_BYTES
 
     def reopen(self, name: str) -> StagedFile:
         """A file of `TEMPORARY` that is whole."""
@@ -499,28 +481,8 @@ def _open_folder(name: str, at: int, *, make: bool) -> int:
     return os.open(name, _FOLDER, dir_fd=at)
 
 
-def write_bytes_for(size_bytes: int, buddyinfo: str) -> int:
-    """Bytes to hand to the kernel at once of a file of `size_bytes`, given its free memory.
-
-    Huge pages are asked for only where plenty are free: looking for one costs more than all else.
-
-    Raises:
-        ValueError: `buddyinfo` is no such table.
-
-    Source:
-        proc(5), /proc/buddyinfo: of each zone of each node, the free pieces of 1, 2, 4, ... pages.
-    """
-    free = 0
-    for line in buddyinfo.splitlines():
-        zone, *counts = line.partition("zone")[2].split()
-        if zone in ("Normal", "Movable"):  # what is below is kept for devices
-            pieces = enumerate(map(int, counts[_HUGE_ORDER:]))
-            free += sum(count << order for order, count in pieces)
-    return HUGE_BYTES if free * HUGE_BYTES >= _HUGE_SPARE * size_bytes else WRITE_BYTES
-
-
-def _write(fd: int, parts: Sequence[memoryview], write_bytes: int) -> None:
-    for batch in _batches(parts, write_bytes):
+def _write(fd: int, parts: Sequence[memoryview]) -> None:
+    for batch in _batches(parts):
         left = batch
         while left:
             written = os.writev(fd, left)
@@ -530,12 +492,12 @@ def _write(fd: int, parts: Sequence[memoryview], write_bytes: int) -> None:
                 left[0] = left[0][written:]
 
 
-def _batches(parts: Sequence[memoryview], write_bytes: int) -> Iterator[list[memoryview]]:
-    """What to hand to one system call: at most so many parts, up to the next multiple of
-    `write_bytes` in the file.
+def _batches(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """What to hand to one system call: at most so many parts, up to the next multiple of so many
+    bytes in the file.
     """
     batch: list[memoryview] = []
-    room_bytes = write_bytes
+    room_bytes = _WRITE_BYTES
     for part in parts:
         start = 0
         while start < part.nbytes:
@@ -545,7 +507,7 @@ def _batches(parts: Sequence[memoryview], write_bytes: int) -> Iterator[list[mem
             room_bytes -= piece.nbytes
             if not room_bytes or len(batch) == _MAX_PARTS:
                 yield batch
-                batch, room_bytes = [], room_bytes or write_bytes
+                batch, room_bytes = [], room_bytes or _WRITE_BYTES
     if batch:
         yield batch
 

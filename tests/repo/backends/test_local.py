@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee, overwrite_durably
-from tensorrepo.repo.backends.disk import (
-    HUGE_BYTES,
-    LARGE_BYTES,
-    STALE_SECONDS,
-    TEMPORARY,
-    WRITE_BYTES,
-    Disk,
-    explain,
-)
+from tensorrepo.repo.backends.disk import LARGE_BYTES, STALE_SECONDS, TEMPORARY, Disk, explain
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     Error,
@@ -76,19 +68,9 @@ def links(steps: list[tuple[str, str]]) -> dict[str, tuple[int, str]]:
     return {key: (at, name) for at, name, key in found}
 
 
-FULL = """Node 0, zone    DMA32     54     12      0      0      0      0      1      1      1      1 648
-Node 0, zone   Normal   1296   5189   1978    766    308    173    521    450    251     22      5
-"""
-FREE = FULL.replace("22      5", "22      7")  # orders 9 and 10: 36 huge pages are free
-
-
-@pytest.mark.parametrize(
-    ("buddyinfo", "piece_bytes"), [(FREE, HUGE_BYTES), (FULL, WRITE_BYTES), ("", WRITE_BYTES)]
-)
-def test_large_files_are_written_in_aligned_pieces_as_large_as_memory_has_plenty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buddyinfo: str, piece_bytes: int
+def test_large_files_are_written_in_aligned_pieces_of_256_kib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (memory := tmp_path / "buddyinfo").write_text(buddyinfo)
     ends, real = [0], os.writev
 
     def writev(fd: int, parts: list[memoryview]) -> int:
@@ -96,13 +78,12 @@ def test_large_files_are_written_in_aligned_pieces_as_large_as_memory_has_plenty
         return ends[-1] - ends[-2]
 
     monkeypatch.setattr(os, "writev", writev)
-    lengths = (100, 0, 700_001, 16_000_000, 786_624, 64, 1)
-    parts = [bytes([at]) * length for at, length in enumerate(lengths)]
-    with LocalBackend(tmp_path, disk=Disk(tmp_path, buddyinfo=memory)).uploads() as uploads:
+    parts = [bytes([at]) * length for at, length in enumerate((100, 0, 700_001, 786_624, 64, 1))]
+    with LocalBackend(tmp_path).uploads() as uploads:
         uploads.create("objects/01/a", parts)
         uploads.finish()
     assert (tmp_path / "objects/01/a").read_bytes() == b"".join(parts)
-    assert ends == [*range(0, sum(lengths), piece_bytes), sum(lengths)]
+    assert ends == [*range(0, 1_486_790, 256 << 10), 1_486_790]
 
 
 @pytest.mark.parametrize("key", FILES)
