@@ -35,14 +35,20 @@ class Pool:
         with self._lock:
             return sum(block.nbytes for block in self._blocks)
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """An array of that shape with any content, aligned to 64 bytes."""
+    def array(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], *, room_bytes: int = 0
+    ) -> NDArray[Any]:
+        """An array of that shape with any content, aligned to 64 bytes.
+
+        It is cut from a block of at least `room_bytes`, for which larger arrays will ask: memory
+        that is touched for it is theirs later, and what it leaves of a new block is not touched.
+        """
         needed = prod(shape) * dtype.itemsize
         if needed < _SMALL_BYTES:
             return np.empty(shape, dtype)
         with self._lock:
             # Inside the lock until somebody else refers to the block.
-            block = self._free_block(needed)
+            block = self._free_block(max(needed, room_bytes))
             start = -block.__array_interface__["data"][0] % _ALIGNMENT
             return block[start : start + needed].view(dtype).reshape(shape)
 

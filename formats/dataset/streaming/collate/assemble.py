@@ -214,9 +214,10 @@ class _Walk:
         self._stats = assembler.stats
         self._clock = assembler.setup.clock
         self._all_loading = assembler.all_loading
-        plan = assembler.plan
+        plan, options = assembler.plan, assembler.setup.options
+        most_rows = assembler.steps_at_once * (options.batch_size // options.ranks.count)
         self._values: list[RunValues | PackedRuns] = [
-            RunValues(plan.live, column.index.storage, nullable=nullable)
+            RunValues(plan.live, column.index.storage, nullable=nullable, most_rows=most_rows)
             for column, nullable in zip(plan.columns, assembler.nullable, strict=True)
         ]
         if isinstance(items, PackedItems):

@@ -117,10 +117,17 @@ class RunValues:
     """
 
     def __init__(
-        self, live: Ints, storage: Storage, *, nullable: bool, copier: RowCopier = BEST
+        self,
+        live: Ints,
+        storage: Storage,
+        *,
+        nullable: bool,
+        copier: RowCopier = BEST,
+        most_rows: int = 0,
     ) -> None:
-        """Prepare for runs of `live` rows each."""
+        """Prepare for runs of `live` rows each, of which up to `most_rows` are gathered at once."""
         self._live = live
+        self._most_rows = most_rows
         self._copier = copier
         self._storage = storage
         self._nullable = nullable
@@ -194,8 +201,9 @@ class RunValues:
         return self._copier.take_rows(table, wanted.run, wanted.row, row_bytes, out)
 
     def _fixed(self, wanted: WantedRows, pool: Pool) -> NDArray[Any]:
-        out = pool.array((wanted.row.size, *self._row_shape), self._element)
         row_bytes, sums_at = self._row_bytes, self._at.get("sums_at")
+        shape, room_bytes = (wanted.row.size, *self._row_shape), self._most_rows * row_bytes
+        out = pool.array(shape, self._element, room_bytes=room_bytes)
         if self._repeated is not None:
             wanted = wanted._replace(row=np.where(self._repeated[wanted.run], 0, wanted.row))
         wrong = self._take("values_at", row_bytes, wanted, row_bytes, out, sums_at)

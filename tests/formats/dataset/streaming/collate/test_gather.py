@@ -230,9 +230,10 @@ def test_a_row_that_is_not_what_its_sum_says_is_not_handed_out(copier: RowCopier
 # ------------------------------------------------------------------------------ pool
 
 
-def test_memory_is_lent_again_when_nobody_refers_to_it() -> None:
+@pytest.mark.parametrize(("size", "room_bytes"), [(100_000, 0), (5_000, 100_000)])
+def test_memory_is_lent_again_when_nobody_refers_to_it(size: int, room_bytes: int) -> None:
     pool = Pool()
-    first = pool.array((100_000,), BYTE)
+    first = pool.array((size,), BYTE, room_bytes=room_bytes)
     address = first.__array_interface__["data"][0]
     del first
     assert pool.array((99_000,), BYTE).__array_interface__["data"][0] == address
