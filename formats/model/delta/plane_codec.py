@@ -189,7 +189,8 @@ def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
 def _small_plane(plane: NDArray[np.uint8], expected: float, coded: bytes | None) -> StoredPlane:
     """A plane of which only zstd might store less than was found, see `small_planes`."""
     share = expected / plane.size
-    if _may_repeat(plane, share) and (stored := _smaller_by_zstd(plane, share)) is not None:
+    looks_alike = plane.size <= _OWN_SAMPLE or _may_repeat(plane, share)
+    if looks_alike and (stored := _smaller_by_zstd(plane, share)) is not None:
         return stored
     if coded is None:
         return StoredPlane(PlaneCodec.RAW, plane.tobytes())
