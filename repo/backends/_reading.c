@@ -231,7 +231,8 @@ static PyObject *entries_of(const listing *all)
     PyObject *answer = PyList_New((Py_ssize_t)all->count);
     for (size_t at = 0; answer && at < all->count; at++) {
         const entry *each = &all->entries[at];
-        double seconds = (double)each->status.st_mtim.tv_sec + 1e-9 * (double)each->status.st_mtim.tv_nsec;
+        const struct timespec *changed = &each->status.st_mtim;
+        double seconds = (double)changed->tv_sec + 1e-9 * (double)changed->tv_nsec;
         PyObject *one = Py_BuildValue("(NILd)", PyUnicode_DecodeFSDefault(each->name),
                                       (unsigned)each->status.st_mode,
                                       (long long)each->status.st_size, seconds);

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Self
 
 from tensorrepo.repo.errors import Error
@@ -51,7 +51,23 @@ def _read_in_python(files: Sequence[_File]) -> list[bytes | None]:
 
 PYTHON: Final = _read_in_python
 NATIVE: Final = None if _reading is None else _reading.read
-_BEST: Final = NATIVE or PYTHON
+_BEST: Final = PYTHON if _reading is None else _reading.read
+
+FolderEntry = tuple[str, int, int, float]  # name, mode, bytes, seconds since 1970 of its change
+
+
+def list_in_python(folder: int) -> list[FolderEntry]:
+    """What an open folder has, in no order; links are not followed."""
+    found: list[FolderEntry] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                status = entry.stat(follow_symlinks=False)
+                found.append((entry.name, status.st_mode, status.st_size, status.st_mtime))
+    return found
+
+
+list_folder: Final = list_in_python if _reading is None else _reading.scan
 
 
 class SmallFiles:
@@ -107,6 +123,8 @@ class SmallFiles:
 
     def _open(self, folder: str) -> int | None:
         """A descriptor of a folder; None where it is none, or cannot be opened."""
+        if folder in self._folders:  # by another read since somebody looked
+            return self._folders[folder]
         if len(self._folders) >= self._most:
             os.close(self._folders.pop(next(iter(self._folders))))
         try:

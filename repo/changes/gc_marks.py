@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from heapq import merge
-from itertools import chain, compress, groupby, repeat
+from itertools import chain, compress, groupby
 from mmap import ACCESS_READ, mmap
 from operator import itemgetter
 from struct import Struct
@@ -109,7 +109,8 @@ def _follow_in_python(
     rows: Rows, starts: array[int], owners: array[int], owner: int, links: bytes
 ) -> Followed:
     marked = 0
-    pending, unlisted = array("Q"), []
+    pending = array("Q")
+    unlisted: list[bytes] = []
     for at in range(0, len(links), LINK.size):
         link = links[at : at + LINK.size]
         number = _find(rows, starts, link[:DIGEST_BYTES])
@@ -125,7 +126,7 @@ def _follow_in_python(
 
 PYTHON: Final = _follow_in_python
 NATIVE: Final = None if _following is None else _following.follow
-_BEST: Final = NATIVE or PYTHON
+_BEST: Final = PYTHON if _following is None else _following.follow
 
 
 class ObjectTable:
@@ -365,7 +366,8 @@ class Marks:
         """Links that are followed as they are, and those in whose place others are."""
         if not ends and not self._supersedes:
             return links, b""
-        direct, others = [], []
+        direct: list[bytes] = []
+        others: list[bytes] = []
         for link in LINK.iter_unpack(links):
             if not (ends and link[3] == Kind.COMMIT):
                 (others if link[0] in self._supersedes else direct).append(LINK.pack(*link))
@@ -431,8 +433,8 @@ def read_small(files: SmallFiles | None, row: StoredRow) -> bytes | None:
 
 def read_all_small(files: SmallFiles | None, rows: Sequence[StoredRow]) -> Iterator[bytes | None]:
     """The same of many rows, in their order."""
-    if files is None:
-        return repeat(None, len(rows))
+    if files is None or len(rows) == 1:
+        return (read_small(files, row) for row in rows)
     is_small = [row.bytes <= SMALL_BYTES and row.label != PACKED for row in rows]
     read = files.read_all((row.key, row.bytes) for row in compress(rows, is_small))
     return (next(read) if small else None for small in is_small)

@@ -294,6 +294,15 @@ def encode_object(
     return EncodedObject(link, stored, _links=table.links)
 
 
+def leaf_header(kind: Kind, size_bytes: int) -> bytes:
+    """How an object of so many bytes begins that links to nothing; b"" where there can be none."""
+    alignment = _ALIGNMENTS[kind]
+    payload_bytes = size_bytes - _aligned(HEADER.size, alignment)
+    if payload_bytes < 0:
+        return b""
+    return HEADER.pack(MAGIC, VERSION, kind, alignment, 0, 0, 0, payload_bytes, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTable:
     """Links in the order of their digests, each once, and their bytes."""
