@@ -70,6 +70,17 @@ def test_what_is_no_file_of_the_bytes_that_were_listed_is_none(
     assert read(files, *wanted, *others) == [None] * 10 + [b"objects/aa/1"]
 
 
+def test_folders_are_listed_by_c_as_in_python(root: Path) -> None:
+    (root / "objects/link").symlink_to("aa")
+    (root / "objects/nowhere").symlink_to("away")
+    os.mkfifo(root / "objects/pipe")
+    (root / "objects/\udcff").write_bytes(b"not UTF-8")
+    with LocalBackend(root)._disk.folder("objects") as at:
+        found = sorted(small_files.list_folder(at))
+        assert found == sorted(small_files.list_in_python(at))
+    assert len(found) == 7
+
+
 def test_few_descriptors_are_taken_and_all_are_given_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
