@@ -19,7 +19,7 @@ export STORE
 unexport PYTHONDONTWRITEBYTECODE
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
-KERNELS := $(wildcard formats/native/*.[ch] repo/backends/*.c)
+KERNELS := $(wildcard formats/native/*.[ch] repo/*/*.c)
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
 .PHONY: help demo test lint format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
@@ -106,5 +106,5 @@ soak: $(VENV)/.dev ## every test, in the profile soak: many examples, all cases,
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" --hypothesis-profile soak --timeout 7200 $(PYTEST_ARGS)
 
 clean: ## remove what was made here, .venv too
-	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info formats/native/*.so repo/backends/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench .demo build dist docs/_build *.egg-info formats/native/*.so repo/*/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

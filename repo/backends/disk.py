@@ -26,6 +26,7 @@ from pathlib import Path
 from tensorrepo.repo.backends.base import (
     PART_PREFIX,
 )
+from tensorrepo.repo.backends.small_files import FolderEntry, list_folder
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     Error,
@@ -133,17 +134,10 @@ class Disk:
         with self._step("look up", key, folder, expect=False) as at:
             return os.stat(name, dir_fd=at, follow_symlinks=False)
 
-    def scan(self, folder: str) -> list[tuple[str, os.stat_result]]:
-        """Names in `folder` with what they are, in no order."""
-        found = []
-        with (
-            self._step("list", folder, folder, expect=False) as at,
-            os.scandir(at) as entries,
-        ):
-            for entry in entries:
-                with suppress(FileNotFoundError):  # deleted meanwhile
-                    found.append((entry.name, entry.stat(follow_symlinks=False)))
-        return found
+    def scan(self, folder: str) -> list[FolderEntry]:
+        """What is in `folder`, in no order."""
+        with self._step("list", folder, folder, expect=False) as at:
+            return list_folder(at)
 
     def stage(self, parts: Sequence[memoryview], *, named: bool = False) -> StagedFile:
         """Write `parts` to a new temporary file; one that is to be renamed must be `named`."""
@@ -408,10 +402,10 @@ class Disk:
             return
         self._swept = True
         with suppress(OSError, Error), self._folder(TEMPORARY) as at:
-            for name, status in self.scan(TEMPORARY):
-                age_seconds = self._clock() - status.st_mtime
+            for name, mode, _, changed in self.scan(TEMPORARY):
+                age_seconds = self._clock() - changed
                 stale = STALE_PART_SECONDS if name.startswith(PART_PREFIX) else STALE_SECONDS
-                if stat.S_ISREG(status.st_mode) and age_seconds > stale:
+                if stat.S_ISREG(mode) and age_seconds > stale:
                     _remove_unlocked(name, at)
 
 

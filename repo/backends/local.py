@@ -207,17 +207,15 @@ class LocalBackend(CommonBackend):
             found = self._disk.scan(folder)
         except FileNotFoundError:
             return
+        prefix = f"{folder}/" if folder else ""
         # A folder sorts by its name with "/" behind it, so that whole keys ascend.
-        names = sorted(
-            (name + "/" * stat.S_ISDIR(status.st_mode), status) for name, status in found
-        )
-        for name, status in names:
-            path = f"{folder}/{name}" if folder else name
-            if name.endswith("/"):
-                if path != f"{TEMPORARY}/":
-                    yield from self._walk(path[:-1])
-            elif stat.S_ISREG(status.st_mode):
-                yield StoredKey(path, status.st_size, status.st_mtime)
+        entries = [(f"{e[0]}/", *e[1:]) if stat.S_ISDIR(e[1]) else e for e in found]
+        entries.sort()
+        for name, mode, size_bytes, changed in entries:
+            if stat.S_ISREG(mode):
+                yield StoredKey(prefix + name, size_bytes, changed)
+            elif stat.S_ISDIR(mode) and prefix + name != f"{TEMPORARY}/":
+                yield from self._walk(prefix + name[:-1])
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[int]:

@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import field
-from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,6 +28,7 @@ from tensorrepo.repo.changes.gc_marks import (
     ObjectTable,
     RawLink,
     StoredRow,
+    read_all_small,
     read_small,
     small_files,
 )
@@ -39,6 +39,7 @@ from tensorrepo.repo.changes.object_content import (
     claim_of,
     in_words,
     is_data,
+    is_whole_data,
     kind_of,
     raw_claim,
     read_incarnation,
@@ -75,6 +76,7 @@ _SHOWN_KEYS: Final = 100
 
 _MET: Final = 1 << 63  # beside the claim of an object: whether it was met
 _MAX_GENERATION: Final = (1 << 32) - 1
+_NO_ROW: Final = StoredRow(Digest("0" * 64), 0, PACKED, 0)  # of what was not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,14 +466,30 @@ class _Check:
             del self._pending[-SOME:]
             large = [item for item in some if item.claim & SIZE_MASK >= LARGE_BYTES]
             small = [item for item in some if item.claim & SIZE_MASK < LARGE_BYTES]
-            for items, near in ((small, 0), (large, HASHING_THREADS)):
-                if not items:
-                    continue  # no thread is started for nothing
-                threads = READING_THREADS if far else near
-                read = partial(self._read, files=None if threads else self._files)
-                for each in ordered_map(items, read, threads=threads):
-                    yield from self._taken(each)
+            if far:
+                yield from self._read_on_threads(small, READING_THREADS)
+            else:
+                yield from self._read_here(small)
+            if large:  # else threads are started for nothing
+                yield from self._read_on_threads(large, READING_THREADS if far else HASHING_THREADS)
             self._progress(self._totals)
+
+    def _read_on_threads(self, items: list[_Item], threads: int) -> Iterator[ObjectFault]:
+        for each in ordered_map(items, self._read, threads=threads):
+            yield from self._taken(each)
+
+    def _read_here(self, items: list[_Item]) -> Iterator[ObjectFault]:
+        rows = [self._table[item.number] if item.number >= 0 else _NO_ROW for item in items]
+        for item, stored in zip(items, read_all_small(self._files, rows), strict=True):
+            if stored is not None and item.is_data and self._is_whole(item, stored):
+                self._totals.bytes += len(stored)  # as most of all objects are
+            else:
+                yield from self._taken(self._read(item, stored, self._files))
+
+    def _is_whole(self, item: _Item, stored: bytes) -> bool:
+        """Whether data lies under one key, as its link says; False: reading it tells what it is."""
+        is_alone = self._table.is_stored_once(item.number, len(stored))
+        return is_alone and is_whole_data(stored, item.digest, item.claim)
 
     def _taken(self, read: _Read) -> Iterator[ObjectFault]:
         item, content = read.item, read.content
@@ -520,15 +538,24 @@ class _Check:
 
     # --------------------------------------------------------------------------- reading
 
-    def _read(self, item: _Item, files: SmallFiles | None = None) -> _Read:
-        """Every incarnation of an object; what one of them says, if any is whole."""
+    def _read(
+        self, item: _Item, first: bytes | None = None, files: SmallFiles | None = None
+    ) -> _Read:
+        """Every incarnation of an object; what one of them says, if any is whole.
+
+        Args:
+            item: the object.
+            first: all bytes under its first key, where somebody read them already.
+            files: what reads the others, where this is its thread.
+        """
         content: ObjectContent | None = None
         problems: list[str] = []
         stored_bytes = 0
         for row in self._table.rows_of(item.number):
             stored_bytes += row.bytes
             try:
-                content = self._incarnation(row, item, files)
+                stored, first = first or read_small(files, row), None
+                content = self._incarnation(row, item, stored)
             except NotFoundError:
                 continue  # a collector took it since the listing
             except (CorruptError, StorageError) as error:
@@ -564,14 +591,14 @@ class _Check:
         content = ObjectContent(claim_of(link), pack_links(envelope.links), bytes(envelope.payload))
         return _Read(item, content)
 
-    def _incarnation(self, row: StoredRow, item: _Item, files: SmallFiles | None) -> ObjectContent:
+    def _incarnation(self, row: StoredRow, item: _Item, stored: bytes | None) -> ObjectContent:
         """What one key holds, verified as far as this check goes."""
         if item.is_data and not self._deep and row.label != PACKED:  # of a member no size is listed
             expected = item.claim & SIZE_MASK
             if row.bytes != expected:
                 raise CorruptError(f"expected {expected:,} bytes, found {row.bytes:,}")
             return ObjectContent(item.claim, [], b"")
-        return read_incarnation(self._store, row, deep=self._deep, stored=read_small(files, row))
+        return read_incarnation(self._store, row, deep=self._deep, stored=stored)
 
     # --------------------------------------------------------------------------- beside the walk
 
@@ -632,7 +659,7 @@ class _Check:
     def _unreachable(self, rows: list[StoredRow]) -> Iterator[ObjectFault]:
         threads = READING_THREADS if _is_far(self._store) else HASHING_THREADS
         # What is drawn, one at a time, is read; what is large is read by whoever hashes it.
-        pairs = ((row, read_small(self._files, row)) for row in rows)
+        pairs = zip(rows, read_all_small(self._files, rows), strict=True)
         problems = ordered_map(pairs, lambda pair: self._problem_of(*pair), threads=threads)
         for row, problem in zip(rows, problems, strict=True):
             if problem:

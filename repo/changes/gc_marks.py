@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from heapq import merge
-from itertools import chain, groupby
+from itertools import chain, compress, groupby
 from mmap import ACCESS_READ, mmap
 from operator import itemgetter
 from struct import Struct
@@ -30,17 +30,23 @@ from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     LEAF_FLAG,
+    LINK,
     ZSTD_MAGIC,
     Kind,
     decode_header,
     expand,
-    pack_links,
+    link_table,
     raw_links,
 )
 from tensorrepo.repo.objects.history_pack import PackTable
 from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.threads import ordered_map
+
+try:
+    from tensorrepo.repo.changes import _following
+except ImportError:  # no compiler when this was installed, or built for another machine
+    _following = None  # type: ignore[assignment]
 
 READING_THREADS: Final = 16  # of objects in a store, where each read waits for an answer
 SOME: Final = 1 << 12  # objects between two calls of a progress function
@@ -58,6 +64,7 @@ _SEARCHED_ROWS: Final = 256  # that are looked through faster than they are halv
 
 RawLink = tuple[bytes, int, int, int, int]
 Progress = Callable[[int, int], None]
+Rows = mmap | bytes
 
 
 class StoredRow(NamedTuple):
@@ -74,6 +81,52 @@ class StoredRow(NamedTuple):
         if self.label == PACKED:
             return f"object {self.digest:.12} in a history pack"
         return object_key(self.digest, self.label)
+
+
+Followed = tuple[int, bytes, bytes]
+"""What some links lead to: the number of objects that are new, numbers (u64) of rows that lead on
+and were not this owner's yet, and those links whose objects the listing did not have.
+"""
+
+
+def _find(rows: Rows, starts: array[int], raw: bytes) -> int:
+    bucket = raw[0] << 8 | raw[1]
+    start, stop = starts[bucket], starts[bucket + 1]
+    if stop - start > _SEARCHED_ROWS:
+        start = bisect_left(range(stop), raw, start, key=lambda number: _digest(rows, number))
+        return start if start < stop and _digest(rows, start) == raw else -1
+    at = rows.find(raw, start * _ROW.size, stop * _ROW.size)
+    while at >= 0 and at % _ROW.size:  # bytes of two fields that look like it
+        at = rows.find(raw, at + 1, stop * _ROW.size)
+    return at // _ROW.size if at >= 0 else -1
+
+
+def _digest(rows: Rows, number: int) -> bytes:
+    return rows[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
+
+
+def _follow_in_python(
+    rows: Rows, starts: array[int], owners: array[int], owner: int, links: bytes
+) -> Followed:
+    marked = 0
+    pending = array("Q")
+    unlisted: list[bytes] = []
+    for at in range(0, len(links), LINK.size):
+        link = links[at : at + LINK.size]
+        number = _find(rows, starts, link[:DIGEST_BYTES])
+        if number < 0:
+            unlisted.append(link)
+        elif (known := owners[number]) not in (owner, SEVERAL):
+            owners[number] = SEVERAL if known else owner
+            marked += not known
+            if not link[-1] & LEAF_FLAG:
+                pending.append(number)
+    return marked, pending.tobytes(), b"".join(unlisted)
+
+
+PYTHON: Final = _follow_in_python
+NATIVE: Final = None if _following is None else _following.follow
+_BEST: Final = PYTHON if _following is None else _following.follow
 
 
 class ObjectTable:
@@ -138,18 +191,20 @@ class ObjectTable:
 
     def find(self, raw: bytes) -> int:
         """Number of the first row of a digest, -1 when the listing had none."""
-        bucket = raw[0] << 8 | raw[1]
-        start, stop = self._starts[bucket], self._starts[bucket + 1]
-        if stop - start > _SEARCHED_ROWS:
-            start = bisect_left(range(stop), raw, start, key=self._raw)
-            return start if start < stop and self._raw(start) == raw else -1
-        at = self._data.find(raw, start * _ROW.size, stop * _ROW.size)
-        while at >= 0 and at % _ROW.size:  # bytes of two fields that look like it
-            at = self._data.find(raw, at + 1, stop * _ROW.size)
-        return at // _ROW.size if at >= 0 else -1
+        return _find(self._data, self._starts, raw)
+
+    def follow(self, owners: array[int], owner: int, links: bytes) -> Followed:
+        """Mark in `owners`, one for each row, what `links` lead to.
+
+        Args:
+            owners: marks as `Marks` has them.
+            owner: whose those links are.
+            links: some of an object, as it stores them.
+        """
+        return _BEST(self._data, self._starts, owners, owner, links)
 
     def _raw(self, number: int) -> bytes:
-        return self._data[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
+        return _digest(self._data, number)
 
     def _rows_of(
         self,
@@ -293,32 +348,33 @@ class Marks:
                 self._pending.append(number)
         return []
 
-    def _follow(self, opened: Iterable[tuple[bytes, list[RawLink]]], owner: int) -> list[bytes]:
+    def _follow(self, opened: Iterable[tuple[bytes, bytes]], owner: int) -> list[bytes]:
         """Mark what objects link to; gives what must be followed and was not in the listing."""
         late: list[bytes] = []
-        find, owners, pending = self.table.find, self.owners, self._pending
-        supersedes, shallow = self._supersedes, self._shallow
         for raw, links in opened:
             self.opened += 1
-            ends = raw in shallow  # what a commit links to beside commits is its tree
-            for child, _, _, kind, flags in links:
-                if ends and kind == Kind.COMMIT:
-                    continue
-                number = -1 if child in supersedes else find(child)
-                if number < 0:
-                    late += self._see(child, owner, leaf=bool(flags & LEAF_FLAG))
-                    continue
-                known = owners[number]
-                if known in (owner, SEVERAL):
-                    continue
-                owners[number] = SEVERAL if known else owner
-                self._done += not known
-                if not flags & LEAF_FLAG:
-                    pending.append(number)
+            # What a commit that ends a history links to beside commits is its tree.
+            direct, others = self._split(links, ends=raw in self._shallow)
+            marked, pending, unlisted = self.table.follow(self.owners, owner, direct)
+            self._done += marked
+            self._pending.frombytes(pending)
+            for child, _, _, _, flags in LINK.iter_unpack(others + unlisted):
+                late += self._see(child, owner, leaf=bool(flags & LEAF_FLAG))
         return late
 
-    def _links_of_late(self, raw: bytes) -> tuple[bytes, list[RawLink]]:
-        return raw, pack_links(self._store.fetch(Digest(raw.hex())).links)
+    def _split(self, links: bytes, *, ends: bool) -> tuple[bytes, bytes]:
+        """Links that are followed as they are, and those in whose place others are."""
+        if not ends and not self._supersedes:
+            return links, b""
+        direct: list[bytes] = []
+        others: list[bytes] = []
+        for link in LINK.iter_unpack(links):
+            if not (ends and link[3] == Kind.COMMIT):
+                (others if link[0] in self._supersedes else direct).append(LINK.pack(*link))
+        return b"".join(direct), b"".join(others)
+
+    def _links_of_late(self, raw: bytes) -> tuple[bytes, bytes]:
+        return raw, link_table(self._store.fetch(Digest(raw.hex())).links).data
 
     def unmarked(self) -> Iterator[int]:
         """Numbers of rows that nothing leads to. All incarnations of an object share its mark."""
@@ -342,23 +398,25 @@ class Marks:
 
 def read_all_links(
     store: ObjectStore, rows: Sequence[StoredRow], files: SmallFiles | None
-) -> Iterator[tuple[bytes, list[RawLink]]]:
-    """Digests of objects and what they link to, read past every cache and verified."""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Digests of objects and what they link to, read past every cache and verified.
+
+    Links are as an object stores them.
+    """
     if files is not None or store.backend.local_root is not None:
-        return (_links_of(store, row, read_small(files, row)) for row in rows)
+        stored = read_all_small(files, rows)
+        return (_links_of(store, row, data) for row, data in zip(rows, stored, strict=True))
     return ordered_map(rows, lambda row: _links_of(store, row, None), threads=READING_THREADS)
 
 
-def _links_of(
-    store: ObjectStore, row: StoredRow, stored: bytes | None
-) -> tuple[bytes, list[RawLink]]:
+def _links_of(store: ObjectStore, row: StoredRow, stored: bytes | None) -> tuple[bytes, bytes]:
     raw = digest_bytes(row.digest)
     with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
         if stored is None:
             is_packed = row.label == PACKED
             stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
         return raw, raw_links(expand(stored, row.digest), row.digest)
-    return raw, pack_links(store.fetch(row.digest).links)
+    return raw, link_table(store.fetch(row.digest).links).data
 
 
 def small_files(backend: Backend) -> AbstractContextManager[SmallFiles | None]:
@@ -371,6 +429,15 @@ def read_small(files: SmallFiles | None, row: StoredRow) -> bytes | None:
     if files is None or row.bytes > SMALL_BYTES or row.label == PACKED:
         return None
     return files.read(row.key, row.bytes)
+
+
+def read_all_small(files: SmallFiles | None, rows: Sequence[StoredRow]) -> Iterator[bytes | None]:
+    """The same of many rows, in their order."""
+    if files is None or len(rows) == 1:
+        return (read_small(files, row) for row in rows)
+    is_small = [row.bytes <= SMALL_BYTES and row.label != PACKED for row in rows]
+    read = files.read_all((row.key, row.bytes) for row in compress(rows, is_small))
+    return (next(read) if small else None for small in is_small)
 
 
 def _kind(backend: Backend, row: StoredRow) -> str:

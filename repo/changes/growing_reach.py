@@ -12,11 +12,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tensorrepo.repo.changes.gc_marks import RawLink
 from tensorrepo.repo.changes.reach import NOBODY, SEVERAL, Reach, Root
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.log.state import State
-from tensorrepo.repo.objects.envelope import Kind, pack_links
+from tensorrepo.repo.objects.envelope import Kind, link_table
 from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import ObjectStore
 
@@ -151,7 +150,7 @@ class GrowingReach(Reach):
         late = [at for at in numbers if at >= self.listed]
         self._write(late, self._links_of_late(late))
 
-    def _links_of_late(self, numbers: Sequence[int]) -> Iterator[tuple[bytes, list[RawLink]]]:
+    def _links_of_late(self, numbers: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
         for at in numbers:
             raw = self._late_digests[at - self.listed]
-            yield raw, pack_links(self._store.fetch(Digest(raw.hex())).links)
+            yield raw, link_table(self._store.fetch(Digest(raw.hex())).links).data

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tensorrepo.repo.changes.gc_marks import PACKED, RawLink, StoredRow
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Digest, streamed_digest
+from tensorrepo.repo.ids import Digest, has_digest, streamed_digest
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     LEAF_FLAG,
@@ -21,6 +21,7 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     decode_header,
     expand,
+    leaf_header,
     raw_object,
 )
 from tensorrepo.repo.objects.store import VERIFY_BYTES, ObjectStore
@@ -69,6 +70,18 @@ def is_data(claim: int) -> bool:
     return claim >> _KIND_AT in _IS_DATA
 
 
+def is_whole_data(stored: bytes, digest: Digest, claim: int) -> bool:
+    """Whether that is all of an object, which is data as `claim` says. False gives no reason."""
+    size = claim & SIZE_MASK
+    head = leaf_header(Kind(claim >> _KIND_AT & 0xFF), size)
+    return (
+        len(stored) == size
+        and head != b""
+        and stored.startswith(head)
+        and has_digest(stored, digest)
+    )
+
+
 def in_words(claim: int) -> str:
     """A claim for people."""
     kind = kind_of(claim)
@@ -100,12 +113,11 @@ def read_incarnation(
         stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
     data = expand(stored, row.digest)
     kind, links, start = raw_object(data, row.digest)
-    if any(a[0] >= b[0] for a, b in pairwise(links)):
+    if links and any(a[0] >= b[0] for a, b in pairwise(links)):
         raise CorruptError("its links are not sorted and unique")
     payload = data[start:] if kind in (Kind.COMMIT, Kind.TREE_PAGE) else b""
-    return ObjectContent(
-        claim_of(ObjectLink(row.digest, len(data), kind, not links)), links, payload
-    )
+    claim = len(data) | kind << _KIND_AT | (not links) << _LEAF_AT
+    return ObjectContent(claim, links, payload)
 
 
 def _large(store: ObjectStore, row: StoredRow, head: bytes, *, deep: bool) -> ObjectContent:

@@ -16,13 +16,12 @@ from typing import Final, NamedTuple, Self
 from tensorrepo.repo.changes.gc_marks import (
     ObjectTable,
     Progress,
-    RawLink,
     read_all_links,
     small_files,
 )
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.log.state import State
-from tensorrepo.repo.objects.envelope import LEAF_FLAG, Kind
+from tensorrepo.repo.objects.envelope import LEAF_FLAG, LINK, Kind
 from tensorrepo.repo.objects.store import ObjectStore
 
 NOBODY, HISTORY, SEVERAL = 0, (1 << 32) - 2, (1 << 32) - 1  # owners that are no single one
@@ -182,12 +181,12 @@ class Reach:
             rows = [self._table[at] for at in numbers]
             self._write(numbers, read_all_links(self._store, rows, files))
 
-    def _write(self, numbers: Sequence[int], opened: Iterable[tuple[bytes, list[RawLink]]]) -> None:
+    def _write(self, numbers: Sequence[int], opened: Iterable[tuple[bytes, bytes]]) -> None:
         self._notes.seek(0, os.SEEK_END)
         for at, (raw, links) in zip(numbers, opened, strict=True):
             ends = raw in self._shallow  # what a commit links to beside commits is its tree
             found = array("Q", [0])
-            for child, low, high, kind, flags in links:
+            for child, low, high, kind, flags in LINK.iter_unpack(links):
                 if ends and kind == Kind.COMMIT:
                     continue
                 size = low | high << 32

@@ -107,6 +107,8 @@ _MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
 _RANGED = _MAPPED | {Kind.BLOB, Kind.HISTORY_PACK}
 _PACKED = frozenset({Kind.BLOB, Kind.TREE_PAGE, Kind.COMMIT})
 _KINDS = {int(kind): kind for kind in Kind}
+_KIND_BYTES = bytes(_KINDS)
+_KIND_IN_LINK = 38  # where `LINK` has it
 _ALIGNMENTS = {int(kind): kind.alignment for kind in Kind}
 
 
@@ -294,6 +296,15 @@ def encode_object(
     return EncodedObject(link, stored, _links=table.links)
 
 
+def leaf_header(kind: Kind, size_bytes: int) -> bytes:
+    """How an object of so many bytes begins that links to nothing; b"" where there can be none."""
+    alignment = _ALIGNMENTS[kind]
+    payload_bytes = size_bytes - _aligned(HEADER.size, alignment)
+    if payload_bytes < 0:
+        return b""
+    return HEADER.pack(MAGIC, VERSION, kind, alignment, 0, 0, 0, payload_bytes, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTable:
     """Links in the order of their digests, each once, and their bytes."""
@@ -448,8 +459,8 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
     return tuple(links)
 
 
-def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, int]]:
-    """Fields of the links of one whole object, as `LINK` has them, for who walks millions.
+def raw_links(data: Buffer, digest: Digest) -> bytes:
+    """The links of one whole object as it stores them, for who walks millions.
 
     Args:
         data: exactly the bytes of an envelope, not compressed.
@@ -459,23 +470,29 @@ def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, 
         CorruptError: the bytes are not that object.
         UnsupportedError: an envelope version or kind that this version does not know.
     """
-    return raw_object(data, digest)[1]
+    return _verified(data, digest)[1]
 
 
 def raw_object(
     data: Buffer, digest: Digest
 ) -> tuple[Kind, list[tuple[bytes, int, int, int, int]], int]:
-    """Its kind, the same fields, and where its payload starts. Raises as `raw_links`."""
-    view = memoryview(data)
+    """Its kind, the fields of its links, and where its payload starts. Raises as `raw_links`."""
+    kind, links, payload_start = _verified(data, digest)
+    return kind, list(LINK.iter_unpack(links)) if links else [], payload_start
+
+
+def _verified(data: Buffer, digest: Digest) -> tuple[Kind, bytes, int]:
     if not has_digest(data, digest):
-        found = object_digest((view,))
+        found = object_digest((data,))
         raise CorruptError(
-            f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
+            f"object {digest:.12}: its {len(data)} bytes have digest {found:.12}. "
             "`tensorrepo fsck --deep --repair` fetches it from a copy."
         )
-    kind, count, payload_start = _decode_whole_header(view, digest)
-    links = list(LINK.iter_unpack(view[HEADER.size : HEADER.size + count * LINK.size]))
-    if not _KINDS.keys() >= {link[3] for link in links}:
+    kind, count, payload_start = _decode_whole_header(memoryview(data), digest)
+    if not count:
+        return kind, b"", payload_start
+    links = bytes(data[HEADER.size : HEADER.size + count * LINK.size])
+    if links[_KIND_IN_LINK :: LINK.size].translate(None, _KIND_BYTES):
         raise UnsupportedError(
             f"object {digest:.12}: links to a kind that is unknown here. Update tensorrepo."
         )

@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -23,6 +24,7 @@ from tensorrepo.repo.ids import Digest, digest_bytes
 GRAVE = Struct("<8sI")  # first 8 bytes of a condemned digest, label
 assert GRAVE.size == 12, "docs/spec/objects.md promises 12-byte graves"
 _PREFIX_BYTES = 8
+_KEY = re.compile(r"(?:objects/)?([0-9a-f]{2})/([0-9a-f]{62})(?:\.([1-9][0-9]*))?")
 
 
 def object_key(digest: Digest, label: int = 0) -> str:
@@ -33,13 +35,8 @@ def object_key(digest: Digest, label: int = 0) -> str:
 
 def parse_object_key(key: str) -> tuple[Digest, int] | None:
     """Digest and label of a key, None when it is none of ours."""
-    folder, _, rest = key.removeprefix("objects/").partition("/")
-    digits, dot, label = rest.partition(".")
-    if dot and not (label.isascii() and label.isdigit() and label[0] != "0"):
-        return None
-    name = folder + digits
-    well_formed = len(folder) == 2 and len(name) == 64 and not set(name) - set("0123456789abcdef")
-    return (Digest(name), int(label or 0)) if well_formed else None
+    parsed = _KEY.fullmatch(key)
+    return (Digest(parsed[1] + parsed[2]), int(parsed[3] or 0)) if parsed else None
 
 
 def encode_graves(condemned: Iterable[Digest], label: int) -> bytes:

@@ -51,9 +51,20 @@ if __name__ == "__main__":
 WHICH = "from tensorrepo.formats.native.rows import BEST; print(BEST.name)"
 
 # What is built in C, where it can be.
-NAMES = ("codecs", "kernels")
+NAMES = (
+    "formats.native._codecs",
+    "formats.native._kernels",
+    "repo.backends._reading",
+    "repo.backends._storing",
+    "repo.changes._following",
+)
+FILES = {
+    path.relative_to(ROOT).as_posix()
+    for layer in ("formats", "repo")
+    for path in (ROOT / layer).rglob("*.*")
+}
 KERNELS = (
-    {f"tensorrepo/formats/native/_{name}.abi3.so" for name in NAMES}
+    {f"tensorrepo/{name.replace('.', '/')}.abi3.so" for name in NAMES}
     if why_nothing_is_compiled() is None
     else set()
 )
@@ -144,7 +155,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]
     }
     kernels = {name for name in held if name.endswith(".so")}
     assert held - kernels == modules | {"tensorrepo/py.typed"} | {
-        f"tensorrepo/{stub.relative_to(ROOT).as_posix()}" for stub in ROOT.glob("formats/**/*.pyi")
+        f"tensorrepo/{path}" for path in FILES if path.endswith(".pyi")
     }
     assert kernels == KERNELS
 
@@ -238,6 +249,6 @@ def test_every_kernel_is_built_of_files_that_are_there_for_one_wheel() -> None:
     """What a build, which takes a minute, would find missing."""
     extensions = project()["tool"]["setuptools"]["ext-modules"]
     needed = {path for each in extensions for path in (*each["sources"], *each.get("depends", ()))}
-    assert needed == {path.relative_to(ROOT).as_posix() for path in ROOT.glob("formats/**/*.[ch]")}
-    assert {each["name"].rpartition("._")[2] for each in extensions} == set(NAMES)
+    assert needed == {path for path in FILES if path.endswith((".c", ".h"))}
+    assert {each["name"] for each in extensions} == {f"tensorrepo.{name}" for name in NAMES}
     assert all(each["optional"] and each["py-limited-api"] for each in extensions)

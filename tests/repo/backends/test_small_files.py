@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tensorrepo.repo.backends import small_files
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.backends.small_files import SmallFiles
+from tensorrepo.repo.backends.small_files import NATIVE, PYTHON, SmallFiles
+
+
+class _OneByOne(SmallFiles):
+    def read_all(self, wanted: Iterable[tuple[str, int]]) -> Iterator[bytes | None]:
+        return (self.read(*each) for each in wanted)
 
 
 @pytest.fixture
@@ -21,10 +27,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def files(root: Path) -> Iterator[SmallFiles]:
+@pytest.fixture(params=["native", "python", "one by one"])
+def files(
+    root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SmallFiles]:
+    if request.param == "native" and NATIVE is None:
+        pytest.skip("nothing was compiled here")
+    monkeypatch.setattr(small_files, "_BEST", NATIVE if request.param == "native" else PYTHON)
     with LocalBackend(root).small_files() as opened:
+        if request.param == "one by one":
+            opened.__class__ = _OneByOne
         yield opened
+
+
+def read(files: SmallFiles, *wanted: tuple[str, int]) -> list[bytes | None]:
+    return list(files.read_all(wanted))
 
 
 def descriptors() -> int:
@@ -32,29 +49,36 @@ def descriptors() -> int:
 
 
 def test_files_are_read_whole(files: SmallFiles) -> None:
-    keys = ["objects/ab/2", "objects/aa/1", "objects/ab/2", "objects/ac/3"]
-    assert [files.read(key, len(key)) for key in keys] == [key.encode() for key in keys]
+    keys = ["objects/ab/2", "objects/aa/1", "objects/ab/2", "objects/ac/3"] * 100
+    assert read(files, *((key, len(key)) for key in keys)) == [key.encode() for key in keys]
 
 
-@pytest.mark.parametrize("size_bytes", [0, 11, 13])
-def test_a_file_of_other_bytes_than_listed_is_none(files: SmallFiles, size_bytes: int) -> None:
-    assert files.read("objects/aa/1", size_bytes) is None
+def test_an_empty_file_is_read(root: Path, files: SmallFiles) -> None:
+    (root / "objects/aa/empty").touch()
+    assert read(files, ("objects/aa/empty", 0)) == [b""]
 
 
-@pytest.mark.parametrize("key", ["objects/aa/9", "objects/ad/1", "objects/aa", "objects/aa/1/2"])
-def test_what_is_no_file_is_none(files: SmallFiles, key: str) -> None:
-    assert files.read(key, 12) is None
-
-
-def test_links_are_not_followed(root: Path, files: SmallFiles) -> None:
+def test_what_is_no_file_of_the_bytes_that_were_listed_is_none(
+    root: Path, files: SmallFiles
+) -> None:
     (root / "objects/aa/link").symlink_to("1")
     (root / "objects/link").symlink_to("aa")
-    assert [files.read(f"objects/{key}", 12) for key in ("aa/link", "link/1")] == [None, None]
+    os.mkfifo(root / "objects/aa/pipe")  # which blocks nobody
+    names = ("aa/9", "ad/1", "aa", "aa/1/2", "aa/link", "link/1", "aa/pipe")
+    wanted = [(f"objects/{name}", 12) for name in names]
+    others = [("objects/aa/1", size_bytes) for size_bytes in (0, 11, 13, 12)]
+    assert read(files, *wanted, *others) == [None] * 10 + [b"objects/aa/1"]
 
 
-def test_a_pipe_blocks_nobody(root: Path, files: SmallFiles) -> None:
-    os.mkfifo(root / "objects/aa/pipe")
-    assert files.read("objects/aa/pipe", 12) is None
+def test_folders_are_listed_by_c_as_in_python(root: Path) -> None:
+    (root / "objects/link").symlink_to("aa")
+    (root / "objects/nowhere").symlink_to("away")
+    os.mkfifo(root / "objects/pipe")
+    (root / "objects/\udcff").write_bytes(b"not UTF-8")
+    with LocalBackend(root)._disk.folder("objects") as at:
+        found = sorted(small_files.list_folder(at))
+        assert found == sorted(small_files.list_in_python(at))
+    assert len(found) == 7
 
 
 def test_few_descriptors_are_taken_and_all_are_given_back(
@@ -63,7 +87,7 @@ def test_few_descriptors_are_taken_and_all_are_given_back(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
     before = descriptors()
     with LocalBackend(root).small_files() as files:
-        read = [files.read(key, 12) for key in ("objects/aa/1", "objects/ab/2", "objects/ac/3")]
-        assert None not in read
+        keys = ["objects/aa/1", "objects/ab/2", "objects/ac/3", "objects/aa/1"]
+        assert read(files, *((key, 12) for key in keys)) == [key.encode() for key in keys]
         assert descriptors() == before + 2
     assert descriptors() == before
