@@ -6,8 +6,8 @@ A route takes `CallerOf`, `ServiceOf` or `AccessOf` as a parameter. The routes o
 
 from __future__ import annotations
 
-import re
 import random
+import re
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Request
@@ -87,7 +87,7 @@ class RequestIds:
         told = dict(scope["headers"]).get(REQUEST_ID.lower().encode(), b"").decode("latin-1")
         is_plain = _ID.fullmatch(told) and redacted(told) == told  # it is logged as it is
         # No secret. The system's own chance gives the interpreter away, and waits for it again.
-        request_id = told if is_plain else f"{random.getrandbits(64):016x}"  # noqa: S311
+        request_id = told if is_plain else f"{random.getrandbits(64):016x}"
         scope["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
