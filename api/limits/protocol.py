@@ -10,8 +10,6 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tensorrepo.api.limits.held_head import HeldHead
-
 MAX_HEADER_BYTES: Final = 64 << 10
 HEADER_SECONDS: Final = 20.0
 
@@ -24,7 +22,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(HeldHead(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
