@@ -20,6 +20,7 @@ from tensorrepo.repo.objects.envelope import (
     decode_object,
     expand,
     stored_form,
+    stored_forms,
 )
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -120,8 +121,8 @@ class OfferedWriter(ObjectWriter):
     def _flush(self) -> None:
         with self._lock:
             unformed, self._unformed = self._unformed, []
-        for key, encoded in unformed:
-            form = stored_form(encoded)
+        forms = stored_forms([encoded for _, encoded in unformed])
+        for (key, encoded), form in zip(unformed, forms, strict=True):
             if encoded.link.digest in self.written:
                 self._forms[encoded.link.digest] = form
             self._uploads.create(key, form)

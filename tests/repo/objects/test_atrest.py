@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.ids import object_digest
 from tensorrepo.repo.objects import store as store_module
-from tensorrepo.repo.objects.envelope import Kind, encode_object, expand, stored_form
+from tensorrepo.repo.objects.envelope import Kind, encode_object, expand, stored_form, stored_forms
 from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tests.support.builders.log import digest
@@ -49,6 +50,15 @@ def test_metadata_that_is_small_or_would_be_is_stored_as_it_is(payload: bytes) -
     backend = MemoryBackend()
     link = put(backend, Kind.MODEL, payload)
     assert len(backend.read(object_key(link.digest))) == link.bytes
+
+
+def test_many_at_once_are_stored_as_one_by_one() -> None:
+    payloads = [WELL_COMPRESSED, b"small", bytes(range(256)) * 8, random.Random(1).randbytes(9000)]
+    kinds = (Kind.TREE_PAGE, Kind.BLOB, Kind.MODEL)
+    many = [encode_object(kind, payload) for payload in payloads for kind in kinds]
+    for some in (many, many[:1], many[1:2], []):
+        forms = [b"".join(form) for form in stored_forms(some)]
+        assert forms == [b"".join(stored_form(encoded)) for encoded in some]
 
 
 @given(st.binary(max_size=3000), st.sampled_from([1, 3, 19]))
