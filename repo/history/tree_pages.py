@@ -183,13 +183,14 @@ def _equal_start(old: Sequence[TreeItem], new: Sequence[TreeItem], most: int) ->
     return most
 
 
-def edited_links(old: Page, name: Digest, new: Page) -> EditedLinks:
-    """What `new` links to, beside the page `name`."""
+def edited_links(old: Page, name: Digest, new: Page, encoded: bytes) -> EditedLinks:
+    """What `new` links to, whose bytes are `encoded`, beside the page `name`, which is `old`."""
     head, tail = _equal_ends(old.items, new.items)
     was = _digests_of(old.items[head : len(old.items) - tail])
     now = _digests_of(new.items[head : len(new.items) - tail])
     gone = was - now
-    if gone:  # unless another path names it, too
+    # Unless another path names it, too: nearly always its bytes tell, which are soon looked through.
+    if any(digest_bytes(digest) in encoded for digest in gone):
         gone -= _digests_of(new.items[:head] + new.items[len(new.items) - tail :])
     return EditedLinks(name, sorted(gone), sorted(now - was), new.links)
 

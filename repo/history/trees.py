@@ -41,7 +41,7 @@ from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 -
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import EditedLinks, Kind, ObjectLink, ObjectSink, ObjectSource
 
 _FEW_EDITS: Final = 16  # of a page, which are put into their places; to sort it takes longer
 
@@ -488,16 +488,18 @@ def _store(objects: ObjectSink, pages: _Pages, region: _Region) -> dict[str, Ent
             del edits[page.last]
         else:
             beside, name = old.get(page.last), region.names.get(page.last)
-            links = (
-                page.links() if beside is None or name is None else edited_links(beside, name, page)
-            )
-            path, entry = _put(objects, pages, page, links)
+            encoded, links = encode_page(page), None
+            if beside is not None and name is not None:
+                links = edited_links(beside, name, page, encoded)
+            path, entry = _put(objects, pages, page, encoded, links)
             edits[path] = entry
     return edits
 
 
-def _put(objects: ObjectSink, pages: _Pages, page: Page, links: Iterable[Digest]) -> TreeItem:
-    link = objects.put(Kind.TREE_PAGE, encode_page(page), links)
+def _put(
+    objects: ObjectSink, pages: _Pages, page: Page, encoded: bytes, links: EditedLinks | None = None
+) -> TreeItem:
+    link = objects.put(Kind.TREE_PAGE, encoded, page.links() if links is None else links)
     pages.learn(link.digest, page)
     return page.last, Entry(Kind.TREE_PAGE, link.digest)
 
@@ -510,7 +512,7 @@ def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[TreeItem]
             ends.append(len(items))
         cuts = pairwise([0, *ends])
         made = [Page(level, tuple(items[a:b])) for a, b in cuts]
-        items = [_put(objects, pages, page, page.links()) for page in made]
+        items = [_put(objects, pages, page, encode_page(page)) for page in made]
         level += 1
     while level and (lower := _joined(pages, level, items)) is not None:
         level, items, root = level - 1, *lower
