@@ -189,7 +189,7 @@ def edited_links(old: Page, name: Digest, new: Page, encoded: bytes) -> EditedLi
     was = _digests_of(old.items[head : len(old.items) - tail])
     now = _digests_of(new.items[head : len(new.items) - tail])
     gone = was - now
-    # Unless another path names it, too: nearly always its bytes tell, which are soon looked through.
+    # Unless another path names it, too, which is nearly always told by bytes that are not there.
     if any(digest_bytes(digest) in encoded for digest in gone):
         gone -= _digests_of(new.items[:head] + new.items[len(new.items) - tail :])
     return EditedLinks(name, sorted(gone), sorted(now - was), new.links)

@@ -426,13 +426,19 @@ class ObjectStore:
             self._recent.drop(digest)
             self._maps.drop(digest)
 
-    def remember(self, digest: Digest, envelope: Envelope) -> None:
-        """Keep a verified object in memory, when it is small, and what it says of its children."""
+    def remember(
+        self, digest: Digest, envelope: Envelope, come: Sequence[ObjectLink] | None = None
+    ) -> None:
+        """Keep a verified object in memory, when it is small, and what it says of its children.
+
+        Where `come` says which links the object before it had not, only those are new.
+        """
         self._note_way(digest, envelope)
-        if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
+        links = envelope.links if come is None else come
+        if len(self._links) + len(links) > _REMEMBERED_LINKS:
             self._links.clear()
         # A tree page links to hundreds: no call of Python for each.
-        self._links.update(zip(map(_DIGEST_OF, envelope.links), envelope.links, strict=True))
+        self._links.update(zip(map(_DIGEST_OF, links), links, strict=True))
         if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope, _cost(envelope))
 

@@ -52,6 +52,7 @@ class ObjectWriter:
         # Small objects that are not durable yet, for reading and for repairs; within a limit.
         self._pending: dict[Digest, EncodedObject] = {}
         self._pending_bytes = 0
+        self._come: dict[Digest, list[ObjectLink]] = {}  # links that no object before had
         self._failure: BaseException | None = None
         self._syncing = 0  # calls of `flush` that are not over; one that failed stays so
         self._lock = Lock()
@@ -61,19 +62,24 @@ class ObjectWriter:
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
     ) -> ObjectLink:
         """Store one object; durable after `flush`. Its parts must not change before that."""
-        table = self._table(links)
-        link = self.put_encoded(encode_object(kind, payload, table))
+        table, come = self._table(links)
+        encoded = encode_object(kind, payload, table)
+        if come is not None:
+            self._come[encoded.link.digest] = come
+        link = self.put_encoded(encoded)
         if kind in _EDITED:
             self.store.tables.put(link.digest, table, len(table.data))
         return link
 
-    def _table(self, links: Iterable[Digest]) -> LinkTable:
+    def _table(self, links: Iterable[Digest]) -> tuple[LinkTable, list[ObjectLink] | None]:
+        """The table of `links`, and those that another table has not, where it is made of one."""
         # Of what was purged a link says what stands for it now, which others' links did not.
         if isinstance(links, EditedLinks) and self.store.standing() is None:
             known = self.store.tables.get(links.beside)
             if known is not None:
-                return known.edited(links.gone, [self.describe(each) for each in links.come])
-        return link_table(map(self.describe, links))
+                come = [self.describe(each) for each in links.come]
+                return known.edited(links.gone, come), come
+        return link_table(map(self.describe, links)), None
 
     def put_encoded(self, encoded: EncodedObject) -> ObjectLink:
         """Store an object whose links are known to be right."""
@@ -207,7 +213,7 @@ class ObjectWriter:
             if encoded is None:
                 continue
             digest = encoded.link.digest
-            self.store.remember(digest, encoded.envelope())
+            self.store.remember(digest, encoded.envelope(), self._come.pop(digest, None))
             with self._lock:
                 if self._pending.pop(digest, None) is not None:
                     self._pending_bytes -= encoded.link.bytes
