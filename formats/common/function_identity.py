@@ -455,13 +455,18 @@ def _package_of(module: str | None) -> str | None:
 def _version_of(package: str) -> str | None:
     if package == "python":
         return _python()
-    for name in importlib.metadata.packages_distributions().get(package, [package]):
+    for name in _distributions().get(package, [package]):
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     version = getattr(sys.modules.get(package), "__version__", None)
     return version if isinstance(version, str) else None
+
+
+@functools.cache  # reads what all that is installed says of itself: most of a second
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
 
 
 def _python() -> str:

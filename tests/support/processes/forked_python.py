@@ -39,7 +39,7 @@ def start_python(
         takes_input: whether its standard input is a pipe, otherwise there is none.
     """
     return ForkedProcess(
-        _be_python,
+        be_python,
         *map(str, words),
         folder=folder,
         environment=os.environ if environment is None else environment,
@@ -62,7 +62,8 @@ def run_python(
     return subprocess.CompletedProcess(list(words), process.returncode, out, errors)
 
 
-def _be_python(kind: str, what: str, *words: str) -> int:
+def be_python(kind: str, what: str, *words: str) -> int:
+    """Be an interpreter to its end, in a process that was forked; gives its exit code."""
     sys.argv = [kind, *words]
     try:
         if kind == "-m":
