@@ -59,7 +59,7 @@ test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the sl
 	@$(MAKE) typecheck >build/typecheck.txt 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; \
 	$(MAKE) -j2 lint check-docs; \
 	echo "mypy checks types beside the tests, into build/typecheck.txt"; \
-	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --merge-cases --fork-workers --slowest=build/durations.txt $(PYTEST_ARGS) || failed=$$?; \
+	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --merge-cases --slowest=build/durations.txt $(PYTEST_ARGS) || failed=$$?; \
 	wait $$types || { cat build/typecheck.txt; exit 1; }; exit $${failed:-0}
 
 lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture

@@ -6,7 +6,6 @@ Hypothesis profiles: `dev` (6 examples; what `make test` runs) and `soak` (500, 
 
 from __future__ import annotations
 
-import atexit
 import gc
 import inspect
 import itertools
@@ -27,7 +26,6 @@ from hypothesis.internal.conjecture import providers
 from tests.support import merged_cases
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.long_first import long_first
-from tests.support.processes.forked_workers import ForkedWorkers
 from tests.support.servers import sql_logs
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
@@ -59,24 +57,16 @@ gc.disable()
 # Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
 # which takes five seconds a worker.
 providers.is_local_module_file = lambda _path: False
-# What is frozen when an interpreter ends, libraries in C++ report as leaked: DuckDB does. Not
-# sooner: where a session ends, pytest walks what is not frozen ten times.
-atexit.register(gc.unfreeze)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slowest", type=Path, help="file for the slowest tests, sorted")
     parser.addoption("--merge-cases", action="store_true", help="one item for all cases of a test")
-    parser.addoption("--fork-workers", action="store_true", help="workers that collect just once")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput") or config.option.collectonly:
-        return
-    if config.option.slowest is not None:
+    if config.option.slowest is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slowest(config.option.slowest))
-    if config.option.fork_workers and config.option.numprocesses:
-        config.pluginmanager.register(ForkedWorkers(config.invocation_params.args))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -182,6 +172,11 @@ def pytest_runtest_logfinish() -> None:
     if not next(_FINISHED) % 300:
         gc.collect()
         gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What is frozen when an interpreter ends, libraries in C++ report as leaked: DuckDB does."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,7 +39,7 @@ def start_python(
         takes_input: whether its standard input is a pipe, otherwise there is none.
     """
     return ForkedProcess(
-        be_python,
+        _be_python,
         *map(str, words),
         folder=folder,
         environment=os.environ if environment is None else environment,
@@ -62,8 +62,7 @@ def run_python(
     return subprocess.CompletedProcess(list(words), process.returncode, out, errors)
 
 
-def be_python(kind: str, what: str, *words: str) -> int:
-    """Be an interpreter to its end, in a process that was forked; gives its exit code."""
+def _be_python(kind: str, what: str, *words: str) -> int:
     sys.argv = [kind, *words]
     try:
         if kind == "-m":
