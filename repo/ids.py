@@ -53,6 +53,12 @@ class _Cores:
 os.register_at_fork(after_in_child=_Cores.after_fork)
 
 
+def plain_hasher() -> blake3:
+    """BLAKE3 without a key, for large files: on all cores where this process may."""
+    _Cores.begun |= not _Cores.lost
+    return blake3(max_threads=1 if _Cores.lost else blake3.AUTO)
+
+
 def object_digest(parts: Sequence[Buffer]) -> Digest:
     """Name of the object whose bytes are `parts`, one after the other."""
     large = any(memoryview(part).nbytes >= _PARALLEL_BYTES for part in parts)

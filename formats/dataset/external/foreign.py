@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
@@ -45,7 +44,7 @@ from tensorrepo.formats.dataset.schema.types import (
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
-from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.ids import Buffer, Digest, plain_hasher
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges
@@ -539,7 +538,7 @@ def hash_outside(
     outside: Outside, url: str, version: Stat, progress: Callable[[int], None] = lambda _: None
 ) -> bytes:
     """The plain BLAKE3 of all that lies at `url`; `progress` is told the bytes done so far."""
-    hasher = blake3(max_threads=blake3.AUTO)
+    hasher = plain_hasher()
     for start in range(0, version.size, HASH_STEP_BYTES):
         stop = min(version.size, start + HASH_STEP_BYTES)
         hasher.update(outside.read(url, start, stop, version))
