@@ -28,6 +28,7 @@ _TIMEVAL: Final = struct.Struct("@ll")  # struct timeval of 64-bit Linux and mac
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _BODILESS: Final = frozenset({b"204", b"304"})
 _ANSWER_BYTES: Final = 32 << 10  # asked for at first: the whole of nearly all small answers
+_TOLD_BYTES: Final = 4 << 20  # of a body, taken at once where a server may say what it likes
 _JOINED_BYTES: Final = 64 << 10  # up to which head and body are sent as one
 
 
@@ -138,7 +139,7 @@ class HttpConnection:
         size = _plain_length(status[2], fields)
         if size is None:
             return self._read_other(method, answer + b"\r\n" + begun, fields)
-        data = begun[:size] if len(begun) >= size else bytes(self._read_body(begun, size))
+        data = begun[:size] if len(begun) >= size else self._read_told(begun, size)
         stays = status[1] == b"1" and not _closes(fields)
         self.reusable = stays and is_sent and len(begun) <= size
         return HttpAnswer(int(status[2]), fields, data)
@@ -204,6 +205,13 @@ class HttpConnection:
             raise ProtocolError(f"the answer cannot be read: {type(error).__name__}") from error
         self.reusable = not answer.will_close and not source.left
         return HttpAnswer(answer.status, fields, data)
+
+    def _read_told(self, begun: bytes, size: int) -> bytes:
+        """As `_read_body`, of a size that the server alone names: memory is taken as bytes come."""
+        pieces: list[bytes | memoryview] = [begun]
+        for start in range(len(begun), size, _TOLD_BYTES):
+            pieces.append(self._read_body(b"", min(size - start, _TOLD_BYTES)))
+        return b"".join(pieces)
 
     def _read_body(self, begun: bytes, size: int) -> memoryview:
         """A body of `size` bytes of which some were read."""

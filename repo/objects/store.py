@@ -178,9 +178,7 @@ class ObjectStore:
         digest = self.living(digest)
         known = self._recent.get(digest)
         if known is None and self.promised is None:
-            with suppress(
-                NotFoundError, CorruptError
-            ):  # `get` looks further, and says what is wrong
+            with suppress(NotFoundError, CorruptError):  # `get` looks further, or says what it is
                 data = expand(self.backend.read(object_key(digest)), digest)
                 if has_digest(data, digest):
                     return decode_payload(data)

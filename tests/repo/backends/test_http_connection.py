@@ -137,6 +137,17 @@ def test_an_answer_to_a_call_is_read_in_any_form(
     assert asked == [REQUEST + b"ab"] * (1 + reusable)
 
 
+def test_a_large_answer_to_a_call_is_read_as_it_comes() -> None:
+    body = bytes(range(251)) * 40_000  # of 10 MB: several pieces, the last one short
+    head = OK + b"Content-Length: %d\r\n\r\n" % len(body)
+    with answering([head + body[:7], body[7:]], closes=True) as (origin, _):
+        connection = HttpConnection(origin, 10, None)
+        answer = connection.exchange("POST", REQUEST, b"ab")
+        told = connection.reusable
+        connection.close()
+    assert (answer.body == body, told) == (True, True)
+
+
 def test_an_answer_without_a_length_ends_with_the_connection() -> None:
     with answering([OK + b"\r\nab", b"cde"], closes=True) as (origin, _):
         connection = HttpConnection(origin, 10, None)
@@ -154,6 +165,7 @@ def test_an_answer_without_a_length_ends_with_the_connection() -> None:
         SIZED,
         SIZED + b"\r\nabcd",
         SIZED + b"Content-Length: 5\r\n\r\nabcde",
+        OK + b"Content-Length: 900000000000000\r\n\r\nabcde",  # more than any memory
         CHUNKED + b"5\r\nabcd",
         CHUNKED + b"5\r\nabcde\r\n",
         CHUNKED + b"x\r\nabcde\r\n",
