@@ -208,10 +208,11 @@ class HttpConnection:
 
     def _read_told(self, begun: bytes, size: int) -> bytes:
         """As `_read_body`, of a size that the server alone names: memory is taken as bytes come."""
-        pieces: list[bytes | memoryview] = [begun]
-        for start in range(len(begun), size, _TOLD_BYTES):
-            pieces.append(self._read_body(b"", min(size - start, _TOLD_BYTES)))
-        return b"".join(pieces)
+        pieces = (
+            self._read_body(b"", min(size - start, _TOLD_BYTES))
+            for start in range(len(begun), size, _TOLD_BYTES)
+        )
+        return b"".join([begun, *pieces])
 
     def _read_body(self, begun: bytes, size: int) -> memoryview:
         """A body of `size` bytes of which some were read."""
