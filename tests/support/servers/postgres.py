@@ -9,12 +9,13 @@ import atexit
 import itertools
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,9 @@ QUICK = {  # nobody misses what a test wrote, and several servers share a machin
     "max_wal_size": "512MB",
 }
 ADMIN = "tests"
+PORTS = (20_000, 32_000)
+STARTS = 5  # each at another port
+TAKEN = "Address already in use"
 
 
 @dataclass
@@ -89,7 +93,11 @@ def server(settings: Mapping[str, str] = MappingProxyType(QUICK)) -> Iterator[Se
     # Not pytest's folder: the server's user must be able to pass through all above it.
     folder = Path(tempfile.mkdtemp(prefix="tensorrepo-pg-", dir="/tmp"))
     started, process = _Cluster(where, folder, _unprivileged(), settings), os.getpid()
-    running = started.start()
+    try:
+        running = started.start()
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     watcher = started.watch()
     try:
         yield running
@@ -122,22 +130,41 @@ class _Cluster:
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--no-sync",
                   "--locale=C")  # fmt: skip
-        port = _free_port()
         settings = {
             **self.settings,
             "listen_addresses": "'127.0.0.1'",
-            "port": str(port),
             "unix_socket_directories": f"'{self.folder}'",
         }
         text = "\n".join(f"{name} = {value}" for name, value in settings.items())
         with (self.folder / "data" / "postgresql.conf").open("a") as file:
             file.write(text + "\n")
-        self.start_again()
-        return Server(port, self.stop, self.start_again)
+        return Server(self._started_at_a_port(), self.stop, self.start_again)
+
+    def _started_at_a_port(self) -> int:
+        """Start it at a port that nobody has: another may take one between the look and the start.
+
+        The last line for a setting in the file counts.
+        """
+        for left in reversed(range(STARTS)):
+            port = _free_port()
+            with (self.folder / "data" / "postgresql.conf").open("a") as file:
+                file.write(f"port = {port}\n")
+            try:
+                self.start_again()
+            except RuntimeError as error:
+                if not left or TAKEN not in str(error):
+                    raise
+            else:
+                return port
+        raise AssertionError("the last start is returned or raised")
 
     def start_again(self) -> None:
-        data, log = str(self.folder / "data"), str(self.folder / "log")
-        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "start")
+        data, log = self.folder / "data", self.folder / "log"
+        try:
+            self._run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", "60", "start")
+        except subprocess.CalledProcessError as error:
+            said = log.read_text() if log.exists() else ""
+            raise RuntimeError(f"{error}. What the server said last:\n{said[-2000:]}") from None
 
     def stop(self, how: str = "immediate") -> None:
         """Stop it; at once what was answered lately is lost, by ``fast`` it is there again."""
@@ -177,7 +204,11 @@ class _Cluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port
+    """A port below those that a system gives to who asks for any, so that no client takes it.
+
+    A server that is stopped and started again finds its port free.
+    """
+    while True:
+        with socket.socket() as asked, suppress(OSError):
+            asked.bind(("127.0.0.1", port := random.SystemRandom().randrange(*PORTS)))
+            return port
