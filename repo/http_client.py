@@ -21,7 +21,9 @@ import httpx  # noqa: E402
 if sys.modules.get(_COMMAND_LINE) is None:
     del sys.modules[_COMMAND_LINE]
 
-__all__ = ["httpx", "verification"]
+__all__ = ["USER_AGENT", "httpx", "verification"]
+
+USER_AGENT: Final = "tensorrepo"  # to a service; which revision of it calls, another header says
 
 
 def verification(url: str) -> ssl.SSLContext | bool:

@@ -23,7 +23,7 @@ from tensorrepo.repo.errors import (
     UnauthenticatedError,
     error_classes,
 )
-from tensorrepo.repo.http_client import httpx, verification
+from tensorrepo.repo.http_client import USER_AGENT, httpx, verification
 
 TIMEOUT_SECONDS: Final = 60.0
 _MAX_WORDS: Final = 2000
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = server_url(url)
-        headers = {CLIENT_HEADER: str(REVISION)}
+        headers = {"User-Agent": USER_AGENT, CLIENT_HEADER: str(REVISION)}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         # Environment proxies count; redirects do not, but from the old name of a repository of

@@ -27,7 +27,7 @@ import msgspec
 
 from tensorrepo.repo.backends.http_connection import HttpAnswer, HttpConnection, ProtocolError
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE
-from tensorrepo.repo.http_client import httpx, verification
+from tensorrepo.repo.http_client import USER_AGENT, httpx, verification
 
 SECONDS: Final = httpx.Timeout(60.0, connect=10.0)
 _ANSWER_SECONDS: Final = 60.0
@@ -41,7 +41,7 @@ _HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "gzip, deflate",
     "Connection": "keep-alive",
-    "User-Agent": f"python-httpx/{httpx.__version__}",
+    "User-Agent": USER_AGENT,
 }
 
 
@@ -209,7 +209,8 @@ class ServiceCalls:
 def client_of(url: str, **more: Any) -> httpx.Client:
     """A client of httpx for calls of one origin; it follows no redirects."""
     more |= {"verify": verification(url), "follow_redirects": False}
-    return _CookielessClient(timeout=SECONDS, **more)
+    headers = {"User-Agent": USER_AGENT, **more.pop("headers", {})}
+    return _CookielessClient(timeout=SECONDS, headers=headers, **more)
 
 
 class _CookielessClient(httpx.Client):

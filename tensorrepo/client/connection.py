@@ -18,7 +18,7 @@ import msgspec
 from tensorrepo.repo.backends.service_errors import error_of, moved_url
 from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tensorrepo.repo.errors import Error, StorageError
-from tensorrepo.repo.http_client import httpx, verification
+from tensorrepo.repo.http_client import USER_AGENT, httpx, verification
 from tensorrepo.repo.typed_decoding import from_json
 
 AnswerT = TypeVar("AnswerT")
@@ -37,7 +37,7 @@ class Connection:
 
     def __init__(self, url: str, token: str | None, *, timeout: httpx.Timeout = SECONDS) -> None:
         self.url = url.rstrip("/")
-        headers = {CLIENT_HEADER: str(REVISION)}
+        headers = {"User-Agent": USER_AGENT, CLIENT_HEADER: str(REVISION)}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(
