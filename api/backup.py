@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewou
 from tensorrepo.repo.log.log_slots import COPY_KEY, IDENTITY_KEY
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import TransferOptions
+from tensorrepo.repo.typed_decoding import from_json
 
 VERSION: Final = 1
 _HEAD: Final = "service.json"
@@ -92,7 +93,7 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str]) ->
         RepositoryRewound: a repository that lies elsewhere has less than when this was written.
     """
     try:
-        head = msgspec.json.decode((folder / _HEAD).read_bytes(), type=_Head)
+        head = from_json((folder / _HEAD).read_bytes(), _Head)
     except (OSError, msgspec.MsgspecError) as error:
         raise NotFoundError(f"{folder} has no whole backup of a service: {error}") from error
     database = Database(settings.database_url)

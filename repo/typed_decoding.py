@@ -7,6 +7,7 @@ are prepared here one at a time, before anything is decoded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -23,7 +24,7 @@ _JSON: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 def from_msgpack(data: Buffer, kind: type[T]) -> T:
     """What msgpack holds. Raises msgspec.DecodeError, also for what is no `kind`."""
-    value: T = _of_msgpack(kind).decode(data)
+    value: T = _decoded(_of_msgpack(kind).decode, data)
     return value
 
 
@@ -33,8 +34,17 @@ def from_json(data: Buffer | str, kind: type[T]) -> T:
     if decoder is None:
         with _PREPARING:
             decoder = _JSON.setdefault(kind, msgspec.json.Decoder(kind))
-    value: T = decoder.decode(data)
+    value: T = _decoded(decoder.decode, data)
     return value
+
+
+def _decoded(decode: Callable[[Any], T], data: Buffer | str) -> T:
+    try:
+        return decode(data)
+    except UnicodeDecodeError as error:  # msgspec has no error of its own for it, nor for depth
+        raise msgspec.DecodeError(f"a text is not UTF-8: {error}") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError(f"it nests too deep: {error}") from error
 
 
 def from_plain(value: Any, kind: type[T]) -> T:

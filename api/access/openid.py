@@ -283,7 +283,7 @@ def _is_time(value: Any, *, above: float, below: float = float("inf")) -> bool:
 def _document(answer: Answer) -> dict[str, Any]:
     try:
         found = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if answer.status != 200 or not isinstance(found, dict):
         raise StorageError(

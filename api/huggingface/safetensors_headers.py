@@ -50,6 +50,6 @@ def _header(file: HubFile) -> Any:
     if len(start) < 8 or length > min(MAX_HEADER_BYTES, file.size_bytes - 8):
         raise InvalidInputError(f"{file.path!r:.120} is no safetensors file")
     try:
-        return msgspec.json.decode(b"".join(file.pieces(8, 8 + length)))
+        return from_json(b"".join(file.pieces(8, 8 + length)), Any)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInputError(f"{file.path!r:.120} is no safetensors file") from error

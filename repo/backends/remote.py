@@ -509,7 +509,7 @@ def _object(value: object) -> Mapping[str, str]:
     """The nested options of fsspec, as a mapping or, from a command line, as JSON."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InvalidInputError("storage option client_kwargs must be a JSON object")

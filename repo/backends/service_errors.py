@@ -75,7 +75,7 @@ def moved_url(url: str, status: int, location: str | None) -> str | None:
 def _told(body: bytes) -> tuple[str | None, str]:
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, ""
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         return None, ""

@@ -58,3 +58,12 @@ def test_what_is_of_another_type_is_refused() -> None:
         from_json(b'{"x": "one"}', Point)
     with pytest.raises(msgspec.ValidationError):
         from_plain({"x": "one"}, Point)
+
+
+@pytest.mark.parametrize("data", [b'{"a": "\xff"}', b"[" * 100_000])
+def test_what_is_no_text_or_nests_too_deep_is_refused_alike(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        from_json(data, object)
+    packed = b"\xa1\xff" if b"\xff" in data else b"\x91" * 100_000
+    with pytest.raises(msgspec.DecodeError):
+        from_msgpack(packed, object)

@@ -85,7 +85,7 @@ class _Shaped(pa.ExtensionType, ABC):  # type: ignore[misc]  # pyarrow is untype
             form = json.loads(serialized)
             dtype, shape = dtype_name(form["dtype"]), tuple(form["shape"])
             expected = cls.storage_for(dtype, shape)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInputError(f"not a {cls.NAME} type: {serialized!r:.80}") from error
         if storage != expected:
             raise InvalidInputError(f"{cls.NAME} {dtype}{shape} is stored as {expected}: {storage}")

@@ -392,7 +392,7 @@ def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
     for at, text in enumerate(binary_rows(values)):
         try:
             json.loads(b"null" if text is None else text)
-        except ValueError:
+        except (ValueError, RecursionError):
             refuse_value(column, first_row + at, "JSON text", repr(text))
 
 

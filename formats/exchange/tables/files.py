@@ -152,7 +152,7 @@ def unnamed_index(schema: pa.Schema) -> list[str]:
         form = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
         levels = form.get("index_columns", [])
         return [level for level in levels if isinstance(level, str) and _UNNAMED.fullmatch(level)]
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return []
 
 
@@ -238,7 +238,7 @@ def features_of(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
         form = json.loads((schema.metadata or {}).get(_HUGGING_FACE, b"{}"))
         features = form.get("info", {}).get("features", {})
         return {name: item for name, item in features.items() if isinstance(item, dict)}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 

@@ -39,6 +39,7 @@ from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, content_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.typed_decoding import from_json
 
 Values = NDArray[Any]
 
@@ -363,7 +364,7 @@ def _config_of(source: ModelSource) -> Mapping[str, Any]:
     config = source.metadata.get("adapter_config")
     if CONFIG_FILE in source.files:
         try:
-            config = msgspec.json.decode(content_of(source.files[CONFIG_FILE]))
+            config = from_json(content_of(source.files[CONFIG_FILE]), Any)
         except msgspec.DecodeError as error:
             raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
     if config is not None and not isinstance(config, dict):

@@ -13,14 +13,14 @@ from tensorrepo.formats.model.layout.manifest import decode_manifest, encode_man
 from tensorrepo.formats.model.layout.pack import decode_directory, decode_footer
 from tensorrepo.formats.model.layout.placement import decode_placement, encode_placement
 from tensorrepo.formats.model.stored_model import open_model
-from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, decode_object
-from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.model import (
     BASE_WEIGHT,
     GOLDEN,
     TUNED_WEIGHT,
     VALUES,
+    family_objects,
     golden_family,
     golden_objects,
 )
@@ -108,17 +108,6 @@ def test_the_golden_packs_are_read_by_the_spec_alone() -> None:
     assert large.signatures == {0: tuple(values[:: 600_000 // 256][:256] >> 16)}
 
 
-def family() -> MemoryObjects:
-    """The objects of the golden files."""
-    objects = MemoryObjects()
-    for path in GOLDEN.glob("family-*.bin"):
-        data = path.read_bytes()
-        envelope = decode_object(data)
-        digest = object_digest((data,))
-        objects.stored[digest], objects.links[digest] = data, envelope.link(digest)
-    return objects
-
-
 def test_the_golden_family_is_what_is_written_today() -> None:
     written, _ = golden_family()
     assert {path.name: path.read_bytes() for path in GOLDEN.glob("family-*.bin")} == written
@@ -126,13 +115,13 @@ def test_the_golden_family_is_what_is_written_today() -> None:
 
 def test_the_golden_family_is_read() -> None:
     _, entry = golden_family()
-    model = open_model(family(), entry)
+    model = open_model(family_objects(), entry)
     assert np.array_equal(model["weight"].reshape(-1), TUNED_WEIGHT)
     assert np.array_equal(model["norm"], VALUES["norm.bias"])
 
 
 def test_the_golden_family_is_read_by_the_spec_alone() -> None:
-    objects, (_, entry) = family(), golden_family()
+    objects, (_, entry) = family_objects(), golden_family()
     packs = {
         bytes.fromhex(digest): SpecPack(bytes(objects.get(digest).payload))
         for digest, link in objects.links.items()

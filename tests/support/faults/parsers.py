@@ -10,15 +10,21 @@ from __future__ import annotations
 import io
 import json
 import random
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+import msgspec
 import zstandard
 
+from tensorrepo.api.transfer.client_entries import parse_entries
+from tensorrepo.formats.dataset.external.foreign import decode_foreign
 from tensorrepo.formats.dataset.metadata.chunk import decode_footer as decode_chunk_footer
 from tensorrepo.formats.dataset.metadata.index import decode_index
 from tensorrepo.formats.dataset.metadata.manifest import decode_leaf, decode_root
@@ -26,29 +32,45 @@ from tensorrepo.formats.exchange.arrays.npy import read_header as read_npy_heade
 from tensorrepo.formats.exchange.checkpoints.safetensors import parse_header
 from tensorrepo.formats.exchange.records.tfrecord import parse_example
 from tensorrepo.formats.images.headers import header_of
+from tensorrepo.formats.model.graph.graph import decode_graph
 from tensorrepo.formats.model.layout.manifest import decode_manifest
 from tensorrepo.formats.model.layout.pack import decode_directory, decode_footer
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.runs.metrics import decode_points
 from tensorrepo.formats.runs.run_record import decode_run
+from tensorrepo.repo.backends.service_format import MessageHead, decode_message, encode_message
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.commits import decode_commit
+from tensorrepo.repo.history.composing import (
+    WantedCommit,
+    WantedEntry,
+    encode_wanted,
+    parse_wanted,
+)
 from tensorrepo.repo.history.tree_pages import decode_page
 from tensorrepo.repo.history.tree_pages import decode_root as decode_tree_root
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.ids import Digest, content_tag, digest_from_bytes
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.records import MAX_RECORD_BYTES, decode_record, decode_ref_updates
 from tensorrepo.repo.log.segments import decode_segment
 from tensorrepo.repo.log.state import decode_state
+from tensorrepo.repo.merge_requests.records import decode_request
 from tensorrepo.repo.objects.envelope import decode_object, expand
+from tensorrepo.repo.objects.history_pack import HEADER as TABLE_HEADER
+from tensorrepo.repo.objects.history_pack import expand_frame, read_table, table_bytes
 from tensorrepo.repo.objects.incarnations import decode_key_list
+from tensorrepo.repo.registry.cards import decode_card
 from tensorrepo.repo.transfer.bundle import Bundle
 from tests.support.architecture.sources import ROOT
+from tests.support.faults import stand_ins
 from tests.support.faults.mutants import mutate, peak_bytes
 from tests.support.processes.forked_python import run_python
 
 GOLDEN = ROOT / "tests" / "golden"
 HERE = Digest("ab" * 32)
+WANTED = WantedCommit(
+    "t1", "heads/main", {"a": WantedEntry(1, HERE), "b": None}, "Ada", "m", 1, HERE, {"k": [1.5]}
+)
 MIB = 1 << 20
 LIMIT_SECONDS = 5.0  # of the processor, for one mutant
 OTHERWISE_BYTES = 16 * MIB  # what the interpreter may take meanwhile
@@ -140,6 +162,52 @@ def example_corpus() -> list[bytes]:
     return [b"\x0a" + bytes([len(feature) + 2]) + b"\x0a" + bytes([len(feature)]) + feature]
 
 
+def table_tagged(data: bytes) -> bytes:
+    """A history pack with the tag that its table makes."""
+    with suppress(Error, struct.error):
+        stop = table_bytes(data[: TABLE_HEADER.size], HERE) - 16
+        if stop + 16 <= len(data):
+            return data[:stop] + content_tag(data[:stop]) + data[stop + 16 :]
+    return data
+
+
+def read_history_pack(data: bytes) -> None:
+    if len(data) < TABLE_HEADER.size:
+        return  # who reads it asks for so many bytes first
+    table = read_table(memoryview(data), HERE)
+    for raw in islice(table.digests(), 100):
+        member = table.find(digest_from_bytes(raw))
+        if member is None:  # digests out of order hide some
+            continue
+        start, stop, size = table.frame_span(member.frame)
+        expand_frame(data[start:stop], size, HERE)
+
+
+def message_corpus() -> list[bytes]:
+    entries = [entry for path in sorted(GOLDEN.glob("log/000*[!3].json"))
+               for entry in json.loads(path.read_bytes())["entries"]]  # fmt: skip
+    told = msgspec.Raw(msgspec.json.encode(entries))
+    return [
+        encode_message(MessageHead((("ab" * 32, 3),), told), [b"abc"]),
+        encode_message(MessageHead(commit=msgspec.Raw(encode_wanted(WANTED)))),
+    ]
+
+
+def read_message(data: bytes) -> None:
+    head, objects = decode_message(data)
+    for _, content in objects:
+        bytes(content)
+    if bytes(head.commit) != b"null":
+        parse_wanted(head.commit)
+    if bytes(head.entries) != b"[]":
+        parse_entries(head.entries)
+
+
+def whole(wholes: Callable[[], tuple[stand_ins.Whole, ...]]) -> Parser:
+    """Of what is read with others: each of these objects, in its place."""
+    return Parser(stand_ins.read_whole(wholes), stand_ins.whole_corpus(wholes), cap_bytes=64 * MIB)
+
+
 PARSERS: dict[str, Parser] = {
     "object": Parser(lambda d: decode_object(expand(d, HERE)), golden("objects/*.bin")),
     "compressed object": Parser(
@@ -183,6 +251,19 @@ PARSERS: dict[str, Parser] = {
     "safetensors header": Parser(lambda d: parse_header(d, 24), safetensors_corpus),
     "tfrecord example": Parser(lambda d: parse_example(d, "file"), example_corpus),
     "image header": Parser(header_of, image_corpus),
+    "page": Parser(stand_ins.read_page, stand_ins.page_corpus),
+    "frame": Parser(stand_ins.read_frame, stand_ins.frame_corpus),
+    "whole dataset": whole(stand_ins.whole_datasets),
+    "whole model": whole(stand_ins.whole_models),
+    "view or index": whole(stand_ins.lone_objects),
+    "foreign file": Parser(lambda d: decode_foreign(d, "foreign"), golden("others/foreign.bin")),
+    "graph": Parser(lambda d: decode_graph(d, "graph"), golden("others/graph.bin")),
+    "card": Parser(lambda d: decode_card(d, "card"), golden("others/card.json")),
+    "merge request": Parser(lambda d: decode_request(d, "request"), golden("others/request.json")),
+    "history pack": Parser(
+        read_history_pack, golden("others/history-pack.bin"), table_tagged, cap_bytes=64 * MIB
+    ),
+    "message to a service": Parser(read_message, message_corpus),
 }
 
 

@@ -13,7 +13,8 @@ from tensorrepo.formats.common.tensors import TYPES, ArrayTensor, tensor_of
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.objects.envelope import Kind, decode_object
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.models import noise
 from tests.support.builders.objects import MemoryObjects
@@ -64,6 +65,17 @@ def golden_family() -> tuple[dict[str, bytes], Entry]:
     base = write_model(objects, family_source(BASE_WEIGHT))
     tuned = write_model(objects, family_source(TUNED_WEIGHT), known=[base])
     return {f"family-{name:.12}.bin": data for name, data in objects.stored.items()}, tuned
+
+
+def family_objects() -> MemoryObjects:
+    """The objects of the golden files of that model."""
+    objects = MemoryObjects()
+    for path in GOLDEN.glob("family-*.bin"):
+        data = path.read_bytes()
+        envelope = decode_object(data)
+        digest = object_digest((data,))
+        objects.stored[digest], objects.links[digest] = data, envelope.link(digest)
+    return objects
 
 
 def family_source(weight: NDArray[np.uint16]) -> ModelSource:
