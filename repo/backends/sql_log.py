@@ -65,6 +65,7 @@ _AFTER_SLOTS: Final = "log/:"  # ":" is the character behind "9"
 _TABLE: Final = "tensorrepo_log"
 _ROW: Final = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
 _PAGE: Final = 1000
+_MARK_SECONDS: Final = 10.0  # a writer marks its records so often, besides its first and its last
 _SHAPE: Final = (
     "CREATE TABLE IF NOT EXISTS tensorrepo_log (repository TEXT NOT NULL, key {text} NOT NULL, "
     "value {blob} NOT NULL, written DOUBLE PRECISION NOT NULL, PRIMARY KEY (repository, key))"
@@ -98,6 +99,7 @@ class SqlLogBackend(CommonBackend):
         self._sql = SqlConnections(database, f"the log of {store.url}", _TABLE)
         self._newest: tuple[str, bytes] = ("", b"")  # slot, of those that went by here
         self._marked = ""
+        self._mark_due: float | None = None  # None: nothing was appended by this handle
         if isinstance(store, StreamsRanges):
             self.stream_range = store.stream_range  # of objects, which are in the store
         if isinstance(store, ReadsSmallFiles):
@@ -178,8 +180,9 @@ class SqlLogBackend(CommonBackend):
     def is_restored(self) -> bool:
         """Whether the database was restored from a backup older than what the store has seen.
 
-        The store knows a record of the log: it is marked there before an object is deleted, and
-        with each checkpoint. A log that has not that record was put back to before it.
+        The store knows a record of the log: it is marked there before an object is deleted, with
+        each checkpoint, and by writers every few seconds. A log that has not that record was put
+        back to before it.
         """
         try:
             mark = self._mark()
@@ -254,8 +257,9 @@ class SqlLogBackend(CommonBackend):
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         if not self.holds(key):
             return self.store.create(key, parts)
-        created = self._insert(check_key(key), b"".join(parts))
-        if created and key.startswith(_CHECKPOINTS):
+        value = b"".join(parts)
+        created = self._insert(check_key(key), value)
+        if created and (key.startswith(_CHECKPOINTS) or self._is_mark_due(key, value)):
             with suppress(Error):  # it is not needed now, as before a deletion
                 self._advance_mark()
         return created
@@ -290,6 +294,9 @@ class SqlLogBackend(CommonBackend):
         return self._all()
 
     def close(self) -> None:
+        if self._mark_due is not None:
+            with suppress(Error):
+                self._advance_mark()
         self._sql.close()
         self.store.close()
 
@@ -347,6 +354,18 @@ class SqlLogBackend(CommonBackend):
                 f"{self.url}/{MARK_KEY} is damaged: {error}. `tensorrepo fsck --repair` writes it "
                 "anew, when every object of every ref is there."
             ) from error
+
+    def _is_mark_due(self, key: str, value: bytes) -> bool:
+        """Whether this slot, which was created here, is to be marked now."""
+        if not _SLOT.fullmatch(key):
+            return False
+        if key > self._newest[0]:
+            self._newest = (key, value)
+        now = time.monotonic()
+        if self._mark_due is not None and now < self._mark_due:
+            return False
+        self._mark_due = now + _MARK_SECONDS
+        return True
 
     def _lacks(self, mark: LogMark) -> bool:
         key = f"{LOG_PREFIX}{mark.generation:020}.json"

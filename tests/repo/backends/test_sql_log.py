@@ -151,6 +151,28 @@ def test_a_log_is_marked_with_each_checkpoint(tmp_path: Path) -> None:
     assert put_back(core, 50).log.read_only is not None
 
 
+def test_a_log_that_lacks_what_was_just_committed_is_read_only_for_who_never_saw_it(
+    tmp_path: Path,
+) -> None:
+    core, _ = made(tmp_path)
+    for number in range(3):
+        commit_files(core, {"files/a": b"%d" % number})
+    head = core.log.refresh().generation
+    core.backend.close()
+    assert put_back(core, head).log.read_only is None
+    assert put_back(core, head - 1).log.read_only is not None
+
+
+def test_a_process_marks_its_first_record_though_it_never_ends_well(tmp_path: Path) -> None:
+    core, _ = made(tmp_path)
+    note(core, "first")
+    first = core.log.refresh().generation
+    for number in range(3):
+        note(core, f"txn{number}")
+    assert put_back(core, first).log.read_only is None  # within the seconds that it waits
+    assert put_back(core, first - 1).log.read_only is not None
+
+
 def test_rows_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     core, database = made(tmp_path)
     assert isinstance(core.backend, SqlLogBackend)
