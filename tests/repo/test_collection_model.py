@@ -148,6 +148,26 @@ def test_the_code_loses_nothing_on_any_way_through_the_model(seed: int, setting:
     replay.finish()
 
 
+SHARES = 12
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_the_code_loses_nothing_on_any_step_of_the_model(share: int, setting: Setting) -> None:
+    """Every step of every world that can be reached, each on some way from the beginning."""
+    played = 0
+    for number, way in enumerate(collection.covering_ways(setting)):
+        if number % SHARES == share:
+            replay = Replay(setting, random.Random(number))
+            for event in way:
+                replay.play(event)
+            replay.finish()
+            played += len(way)
+    assert played > 10_000
+
+
 SHALLOW = {
     "restore": shallow.Setting("RE"),
     "a ref": shallow.Setting("UE"),

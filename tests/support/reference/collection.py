@@ -258,6 +258,29 @@ def explore(setting: Setting, rules: frozenset[str] = RULES) -> Explored:
     return Explored(_stuck(worlds, before, setting), [], len(worlds))
 
 
+def covering_ways(setting: Setting, rules: frozenset[str] = RULES) -> Iterator[list[Event]]:
+    """Ways from the beginning that together take every step of every world that can be reached."""
+    worlds = [beginning(setting)]
+    numbers = {worlds[0]: 0}
+    came_from: list[tuple[int, Event] | None] = [None]
+    steps: list[list[tuple[Event, int]]] = []  # of each world, those that no way has taken
+    for number, world in enumerate(worlds):
+        steps.append([])
+        for event, after in events(world, setting, rules):
+            known = numbers.setdefault(after, len(worlds))
+            if known == len(worlds):
+                worlds.append(after)
+                came_from.append((number, event))
+            steps[number].append((event, known))
+    for number in range(len(worlds)):
+        while steps[number]:
+            way, at = way_to(number, came_from), number
+            while steps[at]:
+                event, at = steps[at].pop()
+                way.append(event)
+            yield way
+
+
 def way_to(number: int, came_from: list[tuple[int, Event] | None]) -> list[Event]:
     way = []
     while (step := came_from[number]) is not None:
