@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 KERNELS := $(wildcard formats/native/*.[ch] repo/*/*.c)
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
+.PHONY: help demo test lint check-code format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -52,20 +52,25 @@ dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs nee
 demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.md on real data; STORE=s3 does it on a local S3 server
 	$(BIN)/python examples/demo.py
 
-# pytest's closing line comes last, for whoever runs this judges it by that; unless types are wrong,
-# then they do. mypy keeps one core busy for a minute: it checks beside the tests.
+# pytest's closing line comes last, for whoever runs this judges it by that; unless types or documentation
+# are wrong, then they do. mypy and Sphinx each keep one core busy for up to a minute: they check beside the tests.
 test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the slowest go to build/durations.txt
 	@mkdir -p build
-	@$(MAKE) typecheck >build/typecheck.txt 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; \
-	$(MAKE) -j2 lint check-docs; \
-	echo "mypy checks types beside the tests, into build/typecheck.txt"; \
+	@$(MAKE) check-code
+	@$(MAKE) check-docs >build/check-docs.txt 2>&1 & docs=$$!; $(MAKE) typecheck >build/typecheck.txt 2>&1 & types=$$!; \
+	trap 'kill $$docs $$types 2>/dev/null || true' EXIT; \
+	echo "Sphinx and mypy check documentation and types beside the tests, into build/check-docs.txt and build/typecheck.txt"; \
 	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --merge-cases --slowest=build/durations.txt $(PYTEST_ARGS) || failed=$$?; \
-	wait $$types || { cat build/typecheck.txt; exit 1; }; exit $${failed:-0}
+	wait $$docs || { cat build/check-docs.txt; failed=1; }; \
+	wait $$types || { cat build/typecheck.txt; failed=1; }; exit $${failed:-0}
 
-lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture
+lint: check-code ## ruff, rules and format; figures of the architecture
+	$(BIN)/python .ci/house
+
+# Without the figures, which only tell: tests/architecture holds them, by the same parsed modules.
+check-code: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/python .ci/house
 
 format: $(VENV)/.dev ## let ruff format the code and fix what it can
 	$(BIN)/ruff format $(SOURCES)

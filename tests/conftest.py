@@ -25,6 +25,7 @@ from hypothesis.internal.conjecture import providers
 
 from tests.support import merged_cases
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
+from tests.support.end_of_workers import end_at_once
 from tests.support.long_first import long_first
 from tests.support.servers import sql_logs
 
@@ -35,6 +36,7 @@ _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE
 # command. pytest imports this file in each worker's main thread, before any process starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
 sys.dont_write_bytecode = False
@@ -65,7 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.slowest is not None and not hasattr(config, "workerinput"):
+    if _is_worker(config):
+        end_at_once()
+    if config.option.slowest is not None and not _is_worker(config):
         config.pluginmanager.register(Slowest(config.option.slowest))
 
 
@@ -152,12 +156,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
 
 
-def pytest_collection_finish() -> None:
-    """What 17,000 collected tests and all they import need not be walked by each collection.
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What 10,000 collected tests and all they import need not be walked by each collection.
 
-    A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one.
+    A `gc.collect()` takes half a second otherwise, and some hundred tests ask for one. A worker
+    keeps what is garbage by now, some 20 MB: to look for it takes longer than any test.
     """
-    gc.collect()
+    if not _is_worker(session.config):
+        gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
@@ -174,9 +180,18 @@ def pytest_runtest_logfinish() -> None:
         gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    """What is frozen when an interpreter ends, libraries in C++ report as leaked: DuckDB does."""
-    gc.unfreeze()
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """What is frozen when an interpreter ends, libraries in C++ report as leaked: DuckDB does.
+
+    A worker takes nothing apart, see `end_of_workers`.
+    """
+    if not _is_worker(config):
+        gc.unfreeze()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this process is one of several of pytest-xdist."""
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(scope="session", autouse=True)

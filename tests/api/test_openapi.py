@@ -13,35 +13,19 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import schemathesis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE as OWN_FORM
 from tensorrepo.repo.backends.service_format import MessageHead, encode_message
-from tests.support.effort import examples
+from tests.support.effort import check_each, examples
 from tests.support.servers.route_table import whole_app
 from tests.support.servers.service import RunningService, running_service
 
 pytestmark = pytest.mark.long
 
-OPENAPI = whole_app().openapi()
-SCHEMA = schemathesis.openapi.from_dict(OPENAPI)
-OPERATIONS = sorted(
-    (
-        one
-        for one in (found.ok() for found in SCHEMA.get_all_operations())
-        # Bytes of a form of our own, see below.
-        if OWN_FORM
-        not in OPENAPI["paths"][one.path][one.method.lower()]
-        .get("requestBody", {})
-        .get("content", {})
-    ),
-    key=lambda one: one.label,
-)
 NAME = "photos"
 BASE = f"/api/v1/repositories/{NAME}/-"
 KNOWN = {
@@ -110,26 +94,52 @@ def _with_known(operation: Any, given: dict[str, Any]) -> dict[str, Any]:
     return {name: known.get(name, value) for name, value in given.items()}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
+def _operations() -> list[Any]:
+    """Operations of the service, sorted, for schemathesis's fuzzer.
+
+    Asked for by the test that makes requests: what FastAPI derives of the routes, and what
+    schemathesis makes of that, takes two seconds, which each worker would spend as it collects.
+    """
+    import schemathesis  # takes half a second, and nobody else needs it
+
+    openapi = whole_app().openapi()
+    found = (one.ok() for one in schemathesis.openapi.from_dict(openapi).get_all_operations())
+    return sorted(
+        (one for one in found if OWN_FORM not in _forms(openapi, one)), key=lambda one: one.label
+    )
+
+
+def _forms(openapi: dict[str, Any], operation: Any) -> dict[str, Any]:
+    """Media types of what an operation is sent; bytes of a form of our own have a test below."""
+    told = openapi["paths"][operation.path][operation.method.lower()]
+    forms: dict[str, Any] = told.get("requestBody", {}).get("content", {})
+    return forms
+
+
 def test_no_request_that_fits_or_does_not_breaks_the_service(
-    operation: Any, fuzzed: RunningService, tokens: dict[str, str]
+    fuzzed: RunningService, tokens: dict[str, str]
 ) -> None:
-    # Streams of events of what is there do not end, and what all others need stays.
-    may_name = operation.label not in WHOLE and not operation.path.endswith("/events")
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-    @settings(max_examples=examples(2))
-    @given(case=operation.as_strategy(), who=st.sampled_from(CALLERS), is_known=st.booleans())
-    def check(case: Any, who: str, is_known: bool) -> None:
-        if is_known and may_name and case.path_parameters:
-            case.path_parameters = _with_known(operation, case.path_parameters)
-        case.call_and_validate(
-            base_url=fuzzed.url,
-            headers={"Authorization": f"Bearer {tokens[who]}"},
-            # What fits the schema may be refused all the same: a cursor, a query, a taken name.
-            excluded_checks=[positive_data_acceptance],
-        )
+    def requests(operation: Any) -> None:
+        # Streams of events of what is there do not end, and what all others need stays.
+        may_name = operation.label not in WHOLE and not operation.path.endswith("/events")
 
-    check()
+        @settings(max_examples=examples(2))
+        @given(case=operation.as_strategy(), who=st.sampled_from(CALLERS), is_known=st.booleans())
+        def check(case: Any, who: str, is_known: bool) -> None:
+            if is_known and may_name and case.path_parameters:
+                case.path_parameters = _with_known(operation, case.path_parameters)
+            case.call_and_validate(
+                base_url=fuzzed.url,
+                headers={"Authorization": f"Bearer {tokens[who]}"},
+                # What fits the schema may be refused all the same: a cursor, a query, a taken name.
+                excluded_checks=[positive_data_acceptance],
+            )
+
+        check()
+
+    check_each(_operations(), requests)
 
 
 HEADS = st.fixed_dictionaries(
@@ -224,7 +234,7 @@ def test_the_service_is_sound_after_all_that(fuzzed: RunningService) -> None:
 def test_every_operation_tells_what_it_does() -> None:
     silent = [
         f"{method} {path}"
-        for path, methods in OPENAPI["paths"].items()
+        for path, methods in whole_app().openapi()["paths"].items()
         for method, operation in methods.items()
         if not operation.get("summary") or not operation.get("description")
     ]

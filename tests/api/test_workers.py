@@ -22,6 +22,8 @@ from tensorrepo.repo.errors import InvalidInputError
 from tests.support.servers.certificates import make_certificate
 from tests.support.servers.serving import ServeProcess, serving
 
+pytestmark = pytest.mark.long
+
 REPOSITORIES = "/api/v1/repositories"
 PATIENCE_SECONDS = 60
 

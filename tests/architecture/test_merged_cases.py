@@ -11,7 +11,14 @@ from tests.support.merged_cases import cases_of, merge
 SAID: list[tuple[int, str]] = []
 
 
-@pytest.mark.parametrize("number", [1, 2, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.skipif(False, reason="it is there")),
+        pytest.param(3, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize(("name", "fails"), [("a", False), ("b", True)])
 def checked(number: int, name: str, *, fails: bool) -> None:
     SAID.append((number, name))
@@ -73,6 +80,7 @@ def test_where_some_cases_are_skipped_that_is_told() -> None:
     [
         pytest.mark.parametrize("at", [1, 2], indirect=True),
         pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.xfail)]),
+        pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.skipif(True))]),
         pytest.mark.parametrize("at", iter([1, 2])),
         pytest.mark.xfail,
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.datasets import same_rows
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA
-from tests.support.effort import sampled
+from tests.support.effort import check_each, sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
 PATH = "datasets/d"
@@ -61,6 +62,7 @@ def change_dataset(
     assert transaction.commit("change", author=ADA) is not None
 
 
+@cache
 def built() -> MemoryBackend:
     """Two appends: chunks, page indexes and fragments of their own."""
     backend = MemoryBackend()
@@ -92,13 +94,18 @@ CHANGES: dict[str, Callable[[Any, StoredDataset], ObjectLink]] = {
         objects, dataset, everything=True, rng=random.Random(8)
     ),
 }
-BACKEND = built()
-BEFORE = list(dataset_at(opened(BACKEND)))
 
 
-def _whole(change: str) -> tuple[list[tuple[str, str]], StoredDataset]:
+@cache
+def before() -> list[Any]:
+    """Rows before any change."""
+    return list(dataset_at(opened(built())))
+
+
+@cache
+def whole(change: str) -> tuple[list[tuple[str, str]], StoredDataset]:
     """What a change does when nobody dies, and the dataset that comes of it."""
-    backend = WrappedBackend(copied(BACKEND))
+    backend = WrappedBackend(copied(built()))
     repository = opened(backend)
     repository.log.refresh()
     backend.operations.clear()
@@ -106,18 +113,24 @@ def _whole(change: str) -> tuple[list[tuple[str, str]], StoredDataset]:
     return list(backend.operations), dataset_at(opened(backend))
 
 
-WHOLE = {change: _whole(change) for change in CHANGES}
-PLACES = [
-    (change, at)
-    for change, (operations, _) in WHOLE.items()
-    for at, (verb, _) in enumerate([("begin", ""), *operations])
-    if verb != "read"
-]
+def places() -> list[tuple[str, int]]:
+    """Changes, each with the operations of its store before which somebody may die."""
+    return [
+        (change, at)
+        for change in CHANGES
+        for at, (verb, _) in enumerate([("begin", ""), *whole(change)[0]])
+        if verb != "read"
+    ]
 
 
-@pytest.mark.parametrize(("change", "at"), sampled(PLACES, len(PLACES) // 5))
-def test_a_dataset_is_as_before_or_as_after_when_its_writer_dies(change: str, at: int) -> None:
-    store = copied(BACKEND)
+def test_a_dataset_is_as_before_or_as_after_when_its_writer_dies() -> None:
+    every = places()
+    check_each(sampled(every, len(every) // 5), _dies_at)
+
+
+def _dies_at(place: tuple[str, int]) -> None:
+    change, at = place
+    store = copied(built())
     backend = CrashBackend(store, 10**9)
     repository = opened(backend)
     repository.log.refresh()
@@ -126,10 +139,10 @@ def test_a_dataset_is_as_before_or_as_after_when_its_writer_dies(change: str, at
     with pytest.raises((Crash, CommitOutcomeUnknown)):
         change_dataset(repository, CHANGES[change])
     verify(store)
-    after = WHOLE[change][1]
+    after = whole(change)[1]
     found = dataset_at(opened(store))
     is_done = found.digest == after.digest
-    assert same_rows(list(found), list(after) if is_done else BEFORE)
+    assert same_rows(list(found), list(after) if is_done else before())
     if not is_done:
         change_dataset(opened(store), CHANGES[change])
         assert dataset_at(opened(store)).digest == after.digest
@@ -137,8 +150,8 @@ def test_a_dataset_is_as_before_or_as_after_when_its_writer_dies(change: str, at
 
 @pytest.mark.parametrize("change", sorted(CHANGES))
 def test_the_old_version_is_there_after_a_change(change: str) -> None:
-    repository = opened(copied(BACKEND))
+    repository = opened(copied(built()))
     old = dataset_at(repository).digest
     change_dataset(repository, CHANGES[change])
     assert dataset_at(repository).digest != old
-    assert same_rows(list(open_dataset(repository.objects, old)), BEFORE)
+    assert same_rows(list(open_dataset(repository.objects, old)), before())

@@ -47,7 +47,6 @@ ROUNDS = range(100 if soaking() else 1)
 PLACES = 12 if soaking() else 3  # in each file
 OF_A_KIND = 10_000 if soaking() else 2  # of which some are taken
 NAME = Digest("ab" * 32)
-LARGE = random.Random(0).randbytes(9 << 20)  # more than a check reads at once
 
 
 class Damage(NamedTuple):
@@ -229,7 +228,8 @@ def big() -> tuple[MemoryBackend, MemoryBackend]:
     backend, other = MemoryBackend(), MemoryBackend()
     made = new_repository(backend)
     commit_files(made, {f"files/{at:04}": b"content %d" % at * 9 for at in range(200)})
-    commit_files(made, {"files/large": LARGE, "models/net": LARGE[: 2 << 20]})
+    large = random.Random(0).randbytes(9 << 20)  # more than a check reads at once
+    commit_files(made, {"files/large": large, "models/net": large[: 2 << 20]})
     for number in range(20):
         commit_files(made, {f"files/{number * 9:04}": b"changed %d" % number})
     options = TransferOptions(ADA, Path("/nonexistent"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,14 @@ ROOT = Path(__file__).parents[2]
 KILLS = 3
 SEEDS = range(50 if soaking() else 1)
 LARGE = 6 << 20
-FILES = {f"files/large{n}": random.Random(n).randbytes(LARGE) for n in range(2)} | {
-    f"files/small{n}": random.Random(n).randbytes(10_000) for n in range(30)
-}
-IN_FLIGHT = len([path for path in FILES if "large" in path])
+IN_FLIGHT = 2  # large ones
+
+
+@cache
+def some_files() -> dict[str, bytes]:
+    """Large files and small ones, made where a test asks for them."""
+    large = {f"files/large{n}": random.Random(n).randbytes(LARGE) for n in range(IN_FLIGHT)}
+    return large | {f"files/small{n}": random.Random(n).randbytes(10_000) for n in range(30)}
 
 
 def killed(folder: Path, verb: str, kills: int, *words: str) -> dict[str, int]:
@@ -59,14 +64,14 @@ def test_a_killed_transfer_goes_on_and_fetches_little_twice(
     verb: str, seed: int, tmp_path: Path
 ) -> None:
     origin = new_repository(LocalBackend(tmp_path / "origin"))
-    commit_files(origin, FILES)
+    commit_files(origin, some_files())
     commit_files(origin, {"files/small0": b"new"})
     new_repository(LocalBackend(tmp_path / "here"))
     told = killed(tmp_path, verb, KILLS, str(seed))
-    check_arrival(tmp_path / "here", tip_of(origin), FILES | {"files/small0": b"new"})
+    check_arrival(tmp_path / "here", tip_of(origin), some_files() | {"files/small0": b"new"})
     # What a kill costs where nothing streams: 4 MiB of each large object in flight, small ones, and
     # the metadata.
-    whole = sum(map(len, FILES.values()))
+    whole = sum(map(len, some_files().values()))
     spare = (told["kills"] + 1) * (500_000 + IN_FLIGHT * STEP_BYTES * STEPS_AHEAD)
     assert told["read_bytes"] < whole + spare
 

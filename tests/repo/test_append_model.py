@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.log.append import Appended, resolve
 from tests.support.builders.log import Crash, landed_txns, open_log
-from tests.support.effort import sampled
+from tests.support.effort import check_each, sampled
 from tests.support.reference.append import (
     FIXED,
     SEEKING,
@@ -18,15 +20,23 @@ from tests.support.reference.append import (
 )
 from tests.support.reference.append_replay import Replay
 
-WAYS = explore()[1]
-FINAL = [world for world in WAYS if is_final(world)]
-OTHERS = [world for world in WAYS if not is_final(world)][::20]
 OUTCOMES = {SEEKING: Crash, WAITING: CommitOutcomeUnknown, TOLD_OK: Appended}
+
+
+@cache
+def ways() -> dict[World, list[Event]]:
+    """All worlds of the model, when a test asks: they take longer than most modules to load."""
+    return explore()[1]
+
+
+def others() -> list[World]:
+    """A twentieth of the worlds in which something is left to happen."""
+    return [world for world in ways() if not is_final(world)][::20]
 
 
 def test_the_rules_of_appending_have_no_violation() -> None:
     assert explore(FIXED)[0] is None
-    assert len(WAYS) == 8024  # all of them: the bound was not hit
+    assert len(ways()) == 8024  # all of them: the bound was not hit
 
 
 @pytest.mark.parametrize(
@@ -47,9 +57,13 @@ def replayed(way: list[Event]) -> Replay:
     return replay
 
 
-@pytest.mark.parametrize("world", sampled([*FINAL, *OTHERS], 40))
-def test_the_code_goes_where_the_model_goes(world: World) -> None:
-    replay = replayed(WAYS[world])
+def test_the_code_goes_where_the_model_goes() -> None:
+    final = [world for world in ways() if is_final(world)]
+    check_each(sampled([*final, *others()], 40), _goes_alike)
+
+
+def _goes_alike(world: World) -> None:
+    replay = replayed(ways()[world])
     agrees = replay.agrees_with(world)
     outcomes = replay.finish()
     assert agrees
@@ -57,9 +71,12 @@ def test_the_code_goes_where_the_model_goes(world: World) -> None:
     assert [type(outcome) for outcome in outcomes] == expected
 
 
-@pytest.mark.parametrize("world", sampled([world for world in OTHERS if world.flying], 30))
-def test_every_unknown_outcome_resolves_to_the_truth_whatever_lands_later(world: World) -> None:
-    replay = replayed(WAYS[world])
+def test_every_unknown_outcome_resolves_to_the_truth_whatever_lands_later() -> None:
+    check_each(sampled([world for world in others() if world.flying], 30), _resolves_to_the_truth)
+
+
+def _resolves_to_the_truth(world: World) -> None:
+    replay = replayed(ways()[world])
     unknown = [outcome for outcome in replay.finish() if isinstance(outcome, CommitOutcomeUnknown)]
     log = open_log(replay.backend)
     told = {found.txn: resolve(log, found.txn, found.generation, settle=True) for found in unknown}

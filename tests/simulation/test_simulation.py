@@ -16,6 +16,8 @@ from tests.support.simulation.clients import ACTIONS
 from tests.support.simulation.run import Simulated, simulate
 from tests.support.simulation.store import READ_FAULTS, WRITE_FAULTS
 
+pytestmark = pytest.mark.long
+
 
 def simulated(seed: int, actions: int) -> Simulated:
     """Odd seeds have clocks that are wrong by a day."""

@@ -115,6 +115,7 @@ def test_a_workload_for_dlio_is_written_and_nothing_is_run(bench: Shell) -> None
     bench("bench", "store", "--clean")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("code", "words", "told"),
     [

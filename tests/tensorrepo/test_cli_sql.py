@@ -84,6 +84,7 @@ def test_a_query_is_read_from_standard_input(full: Shell) -> None:
     assert done.stdout == f"n\n{_rows(full)}\n"
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

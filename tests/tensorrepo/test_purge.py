@@ -164,6 +164,7 @@ ASK_ROWS: dict[str, Callable[[tr.Repository, str], Any]] = {
 }
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("ask", ASK_ROWS)
 def test_who_asks_for_a_purged_row_by_its_id_is_told(
     ask: str, read_only: tuple[tr.Repository, str]
@@ -186,6 +187,7 @@ ASK_COLUMNS: dict[str, Callable[[tr.Repository], Any]] = {
 }
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("ask", ASK_COLUMNS)
 def test_who_asks_for_a_purged_column_is_told(
     ask: str, read_only: tuple[tr.Repository, str]

@@ -22,6 +22,7 @@ def numbers(tmp_path: Path) -> tr.Dataset:
     return repo.dataset("numbers")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("options", "message"),
     [

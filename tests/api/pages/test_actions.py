@@ -16,6 +16,7 @@ from tests.support.servers.service import RunningService
 
 HERE = "/team/photos/-"
 PASSWORD = "correct horse battery staple"
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

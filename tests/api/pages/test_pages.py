@@ -14,21 +14,21 @@ REPOSITORY = "/team/photos"
 HERE = f"{REPOSITORY}/-"
 PAGES = (
     "/",
-    "/settings/tokens",
     REPOSITORY,
-    f"{HERE}/commits",
     f"{HERE}/files/README.md",
     f"{HERE}/datasets/photos",
     f"{HERE}/sql?query=SELECT+label,+count(*)+FROM+%22datasets/photos%22+GROUP+BY+label",
-    f"{HERE}/compare?path=datasets/photos&old=v1&new=main",
     f"{HERE}/models/classifier",
-    f"{HERE}/runs",
     f"{HERE}/runs/baseline",
     f"{HERE}/lineage?path=models/classifier",
     f"{HERE}/requests/1",
 )
 # Pages that are made of the same parts as those above, and other states of those.
 MORE_PAGES = (
+    "/settings/tokens",
+    f"{HERE}/commits",
+    f"{HERE}/compare?path=datasets/photos&old=v1&new=main",
+    f"{HERE}/runs",
     "/settings/new-repository",
     "/settings/audit",
     "/empty/-/runs",

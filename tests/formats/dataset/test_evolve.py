@@ -74,6 +74,7 @@ def _new_kinds(objects: MemoryObjects, before: set[Any]) -> list[Kind]:
 # ------------------------------------------------------------------------------ adding
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("kind", "default"),
     [
@@ -282,6 +283,7 @@ def test_bounds_go_along_when_a_column_is_widened(
     assert found.max >= order_key(high)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -94,6 +94,7 @@ def test_only_what_differs_is_written(objects: MemoryObjects, dataset: StoredDat
     assert sum(len(objects.stored[each]) for each in set(objects.stored) - before) < 15_000
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("key", "rows", "message"),
     [

@@ -69,6 +69,7 @@ def test_files_that_are_there_are_kept_and_those_of_two_commits_share_bytes(
         assert (snapshot.path / "config.json").read_text() == '{"layers": 2}'
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("name", ["net", "a/b/c", "../net/x", "a/..", "a--b/c", "", "a/b\0"])
 def test_a_name_that_no_model_has_there_is_refused(
     model: tr.Model, tmp_path: Path, name: str

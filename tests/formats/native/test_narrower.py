@@ -28,6 +28,7 @@ MACHINES = {
     "avx2": "(x[3] != 0x35 && __builtin_cpu_supports(x))",
 }
 pytestmark = [
+    pytest.mark.long,  # the codecs are compiled again
     needs_native,
     pytest.mark.skipif(
         why_nothing_is_compiled() is not None, reason=str(why_nothing_is_compiled())

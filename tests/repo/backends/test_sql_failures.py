@@ -362,6 +362,7 @@ def test_a_forked_child_has_connections_of_its_own(repository: RepositoryCore) -
 SECRETS = ["hun@ter2", "hun/ter2", "hun%ter2", "hun:ter2", "hun ter2", "hun#ter2", "hunter2"]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("place", ["ada:{}@127.0.0.1:1/logs", "127.0.0.1:1/logs?password={}"])
 def test_no_part_of_a_password_is_told(

@@ -154,6 +154,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("kind", [Kind.BLOB, Kind.MODEL])
 @pytest.mark.parametrize("payload", [b"small", WELL_COMPRESSED], ids=len)

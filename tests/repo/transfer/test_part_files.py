@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
 from tests.support.faults.backends import CountingBackend
 
-CONTENT = b"".join(hashlib.sha256(b"%d" % at).digest() for at in range(9 * STEP_BYTES // 32))
+CONTENT = random.Random(0).randbytes(9 * STEP_BYTES)
 ENCODED = encode_object(Kind.BLOB, CONTENT)
 WHOLE = b"".join(ENCODED.parts)
 LINK: ObjectLink = ENCODED.link

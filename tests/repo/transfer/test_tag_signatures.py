@@ -77,6 +77,7 @@ Move = Callable[[RepositoryCore, RepositoryCore, TransferOptions], None]
 MOVES = (by_fetch, by_push, by_clone, by_bundle)
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("onward", MOVES)
 def test_a_signature_travels_and_travels_on(

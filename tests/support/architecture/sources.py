@@ -109,13 +109,17 @@ def _imports(node: ast.AST, *, typing_only: bool, late: bool) -> Iterator[Import
         elif isinstance(child, ast.ImportFrom):
             for alias in child.names:
                 yield Import(child, child.module or "", alias.name, typing_only, late)
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+        elif isinstance(child, ast.If) and _is_for_typing(child.test):
             body = ast.Module(child.body, [])
             yield from _imports(body, typing_only=True, late=late)
             yield from _imports(ast.Module(child.orelse, []), typing_only=typing_only, late=late)
         else:
             inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _imports(child, typing_only=typing_only, late=late or inside)
+
+
+def _is_for_typing(test: ast.expr) -> bool:
+    return any(dotted(node).rpartition(".")[2] == "TYPE_CHECKING" for node in ast.walk(test))
 
 
 def dotted(node: ast.AST) -> str:

@@ -73,16 +73,16 @@ def route_table(app: FastAPI) -> list[TableRow]:
 
 def _walk(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str, BaseRoute]]:
     for route in routes:
-        inner = getattr(route, "original_router", None)  # FastAPI's included routers
         if isinstance(route, (Mount, Host)):
             at = getattr(route, "path", "")
             yield prefix, f"{at}/a", route
             yield from _walk(route.routes, prefix + at)
-        elif inner is not None:
-            yield from _walk(inner.routes, prefix)
-        else:
-            assert isinstance(route, Route), f"the table does not know this kind: {route!r}"
+        elif isinstance(route, Route):  # asked for nothing else, or a deferred one is built
             yield prefix, route.path, route
+        else:
+            inner = getattr(route, "original_router", None)  # FastAPI's included routers
+            assert inner is not None, f"the table does not know this kind: {route!r}"
+            yield from _walk(inner.routes, prefix)
 
 
 def spellings(path: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -20,11 +21,14 @@ from tests.support.effort import sampled
 
 pytest.importorskip("lance", reason="indexes are made by pylance")
 
+pytestmark = pytest.mark.long
+
 ROWS, DIM = 3000, 8
 WORDS = ["red", "blue", "green", "car", "boat", "tree", "sea", "naïve", "x_1"]
 RNG = np.random.default_rng(3)
 VECTORS = RNG.standard_normal((ROWS, DIM)).astype(np.float32)
-TEXTS = [" ".join(RNG.choice(WORDS, RNG.integers(0, 60))) for _ in range(ROWS)]
+CHOICE = random.Random(3)
+TEXTS = [" ".join(CHOICE.choices(WORDS, k=CHOICE.randrange(60))) for _ in range(ROWS)]
 
 
 @pytest.fixture(autouse=True)

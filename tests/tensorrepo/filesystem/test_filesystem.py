@@ -192,6 +192,7 @@ def test_a_file_whose_writer_fails_is_not_committed(
     assert messages(store) == ["one"]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     "path", ["other/a.txt", "files", "datasets/x", "models/x", "models/x.txt", "files/../a", ""]
 )

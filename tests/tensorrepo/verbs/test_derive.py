@@ -122,6 +122,7 @@ def test_what_a_function_is_decides_and_a_version_stands_for_it(repo: tr.Reposit
         assert report.anew == anew
 
 
+@pytest.mark.together
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -166,6 +166,7 @@ def test_what_the_pickler_itself_writes_is_refused(
     refuse(zipped(tmp_path, {"m/data.pkl": data}))
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("trick", ["GLOBAL and REDUCE", "INST", "OBJ", "PERSID"])
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin", ".ckpt"])
 def test_a_bare_pickle_is_refused_under_every_name(trick: str, suffix: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.faults.damage import places
 CHECKED = sorted(name for name in TORCH_NAMES.values() if name != "complex32")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def torch() -> Any:
     return pytest.importorskip("torch")
 

@@ -24,7 +24,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def torch() -> Any:
     return pytest.importorskip("torch")
 

@@ -21,16 +21,15 @@ KINDS = [Numbers(1, True, 0), Numbers(2, True, 8), Numbers(4, True, 8), Numbers(
 
 
 @sampled_product("of,count,spread", KINDS, [1, 700, 5000, 20_001], [0, 3, 1 << 7, 1 << 30], dev=16)
-def test_distances_are_encoded_and_expected_alike(
-    of: Numbers, count: int, spread: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_are_encoded_and_expected_alike(of: Numbers, count: int, spread: int) -> None:
     rng = np.random.default_rng(count + spread)
     base = rng.integers(0, 1 << of.bits - 1, count, dtype=np.uint64).astype(of.dtype)
     frame = base + (rng.integers(0, spread + 1, count) * (1 + 255 * (spread == 3))).astype(of.dtype)
     native = distances.encode_against(frame, base, of), distances.expected_bytes(frame, base, of)
     # The steps, of which each is native still: only what puts them together differs.
-    monkeypatch.setattr(type(distances.BEST), "encode", delta_tokens.Distances.encode)
-    stored = distances.encode_against(frame, base, of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(distances.BEST), "encode", delta_tokens.Distances.encode)
+        stored = distances.encode_against(frame, base, of)
     assert native[0].codec == stored.codec
     assert bytes(native[0].data) == bytes(stored.data)
     out = np.empty_like(frame)
@@ -42,16 +41,16 @@ def test_distances_are_encoded_and_expected_alike(
 
 @pytest.mark.parametrize("size", [1, 2, 900, 5000, 70_000, 270_001])
 @pytest.mark.parametrize("symbols", [1, 2, 40, 256])
-def test_bytes_are_packed_and_expected_alike(
-    size: int, symbols: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_packed_and_expected_alike(size: int, symbols: int) -> None:
     rng = np.random.default_rng(size)
     plane = np.minimum(rng.geometric(0.1, size), symbols - 1).astype(np.uint8)
     native = plane_codec.pack_plane(plane), plane_codec.expected_plane_bytes(plane)
-    monkeypatch.setattr(type(frequency_tables.BEST), "pack", frequency_tables.TableMaker.pack)
-    stored = plane_codec.pack_plane(plane)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(frequency_tables.BEST), "pack", frequency_tables.TableMaker.pack)
+        stored = plane_codec.pack_plane(plane)
+        in_steps = plane_codec.expected_plane_bytes(plane)
     assert (native[0].codec, bytes(native[0].data)) == (stored.codec, bytes(stored.data))
-    assert native[1] == pytest.approx(plane_codec.expected_plane_bytes(plane))
+    assert native[1] == pytest.approx(in_steps)
     assert native[1] == pytest.approx(stored.size_bytes, rel=0.02, abs=400)  # tables, and states
 
 

@@ -49,7 +49,7 @@ def _no_thread_is_left() -> Any:
     assert stream_threads() == []
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mixed(large: StoredDataset, small: StoredDataset) -> Any:
     def mix(wish: dict[str, Any] | None = None, **options: Any) -> BatchStream:
         options = {"batch_size": 32, "window": WINDOW} | options

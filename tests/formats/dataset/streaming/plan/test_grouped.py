@@ -43,6 +43,8 @@ from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, rows_of, stream
 from tests.support.effort import sampled, soaking
 
+pytestmark = pytest.mark.long
+
 STORES = [MappedObjects, MemoryObjects]
 NAMES = tuple(column.name for column in SCHEMA.columns)
 

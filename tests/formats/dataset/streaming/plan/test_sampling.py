@@ -425,7 +425,7 @@ def whole(dataset: StoredDataset, edited: StoredDataset) -> dict[Any, list[Any]]
     }
 
 
-@settings(max_examples=effort.examples(8))
+@settings(max_examples=effort.examples(5))
 @given(
     st.integers(0, 1),
     st.integers(0, len(SAMPLINGS) - 1),
@@ -485,7 +485,7 @@ def tables(draw: st.DrawFn) -> tuple[StoredDataset, list[int], list[int]]:
     return without(ds.objects, ds, dead) if dead else ds, left, counts
 
 
-@settings(max_examples=effort.examples(8))
+@settings(max_examples=effort.examples(5))
 @given(
     tables(),
     st.sampled_from(SHUFFLES),
