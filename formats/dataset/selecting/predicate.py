@@ -353,7 +353,7 @@ class _UnwritableError(Exception):
     """What SQL has no words for."""
 
 
-def _text(node: ExpressionNode) -> str:
+def _text(node: ExpressionNode) -> str:  # noqa: PLR0911  one return for each kind
     match node:
         case ColumnRef(name):
             return name_text(name)

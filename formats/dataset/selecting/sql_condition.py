@@ -2,8 +2,8 @@
 
 DuckDB reads the text of a condition (``json_serialize_sql``: nothing is run, no table is needed).
 Comparisons of columns with values, ``in``, ``between``, ``like``, ``starts_with``, ``is null``,
-``and``, ``or`` and ``not`` become a `col()` expression, which skips pages, is pushed down and can be pickled. Anything
-else is SQL that DuckDB alone can answer.
+``and``, ``or`` and ``not`` become a `col()` expression, which skips pages, is pushed down and can
+be pickled. Anything else is SQL that DuckDB alone can answer.
 
 Beyond SQL these are read: numbers for class names, names of columns with dots or in
 `backticks`, and text in double quotes where no column has that name.
@@ -279,10 +279,8 @@ class _Translation:
                 )
             case "COMPARISON", kind if kind in _COMPARISONS:
                 return self._compared(_COMPARISONS[kind], node["left"], node["right"])
-            case "FUNCTION", _ if node["function_name"] in _LIKE:
-                return self._like(node)
-            case "FUNCTION", _ if node["function_name"] in _STARTS_WITH:
-                return self._starts_with(node)
+            case "FUNCTION", _ if node["function_name"] in _LIKE.keys() | _STARTS_WITH:
+                return self._of_text(node)
         return self._bools(node)
 
     def _joined(self, join: Callable[[Any, Any], Any], nodes: Sequence[Any]) -> pc.Expression:
@@ -342,7 +340,9 @@ class _Translation:
         unknown = pc.scalar(pa.scalar(None, pa.bool_()))
         return pc.if_else(field.is_null(), unknown, field.isin(wanted))
 
-    def _like(self, node: Any) -> pc.Expression:
+    def _of_text(self, node: Any) -> pc.Expression:
+        if node["function_name"] in _STARTS_WITH:
+            return self._starts_with(node)
         field, pattern = self._text_and_pattern(node)
         if "\\" in pattern:  # escapes in Arrow's patterns, and is a letter in SQL's
             raise _BeyondTreeError
