@@ -30,7 +30,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewound
+from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.log.log_slots import COPY_KEY, IDENTITY_KEY
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import TransferOptions
@@ -151,7 +151,10 @@ def _batches(lines: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     held: list[dict[str, Any]] = []
     name = ""
     for line in lines:
-        parsed = msgspec.json.decode(line)
+        try:
+            parsed = from_json(line, dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise CorruptError(f"a row of the backup's tables is damaged: {error}") from error
         if held and (parsed["table"] != name or len(held) == _BATCH):
             yield name, held
             held = []

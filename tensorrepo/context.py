@@ -15,6 +15,7 @@ from tensorrepo.formats.common.arguments import path_in, ref_text
 from tensorrepo.repo.changes.revisions import Revision, resolve
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.workspace.state import config_beside
 
 if TYPE_CHECKING:
@@ -91,14 +92,33 @@ class Context:
         Raises:
             NotFoundError: no such ref, or no entry of this kind; names what there is.
         """
-        revision = self.resolve(ref)
         path = path_in(space, name)
+        try:
+            revision = self.resolve(ref)
+        except NotFoundError as error:
+            if meant := self._meant_as_ref(space, name, kind):
+                raise NotFoundError(f"no {path}: {meant}") from error
+            raise
         entry = self.core.entry(revision.commit.tree, path)
         if entry is None or entry.kind is not kind:
             paths = [at for at, _ in self.core.entries(revision.commit.tree, space + "/")]
             listed = f"there are {', '.join(paths[:8])}" if paths else f"there are no {space}"
+            listed = self._meant_as_ref(space, name, kind) or listed
             raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref}); {listed}")
         return revision, path, entry
+
+    def _meant_as_ref(self, space: str, name: str, kind: Kind) -> str:
+        """What to ask for where a ref, such as ``runs/exp1/8``, was given as a name; or nothing."""
+        commit = self.core.log.refresh().state.refs.get(name)
+        if commit is None:
+            return ""
+        tree = read_commit(self.core.objects, commit).tree
+        inside = (at for at, one in self.core.entries(tree, f"{space}/") if one.kind is kind)
+        found = next(inside, None)
+        if found is None:
+            return f"{name} is a ref, and its commit has no {space}"
+        call = f"repo.{kind.noun}({found.removeprefix(f'{space}/')!r}, ref={name!r})"
+        return f"{name} is a ref, not the name of a {kind.noun}: `{call}`"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.reopen, (self.origin,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -437,7 +438,7 @@ class Repository(Shown, RepositoryHistory, RepositoryModels, RepositoryExchange)
                 days.
             close_leases: close leases that ran out longer ago than the grace.
             compact: first store models anew whose packs are used by less than half, and put old
-                commits and trees together.
+                commits and trees together; the report's `packing` tells how many.
             dry_run: change nothing, and tell what would go and what refs hold.
 
         Raises:
@@ -457,9 +458,8 @@ class Repository(Shown, RepositoryHistory, RepositoryModels, RepositoryExchange)
             options = lazy.RepackOptions(self.author, time.time_ns())
             lazy.repack_worn(core, options, time.thread_time)
         lazy.expire_kept(core, actor=self.author, now_ns=now)
-        if compact:
-            lazy.pack_history(core, actor=self.author, rules=rules)
-        return lazy.collect_garbage(core, actor=self.author, rules=rules)
+        packing = lazy.pack_history(core, actor=self.author, rules=rules) if compact else None
+        return replace(lazy.collect_garbage(core, actor=self.author, rules=rules), packing=packing)
 
     def expire(self, branch: str, keep: str | None = None, *, dry_run: bool = False) -> Expiry:
         """Give up old commits of a branch; `gc` takes what only they led to.

@@ -178,7 +178,8 @@ class OpenIdSignIn:
         refused = UnauthenticatedError("the provider's token does not hold: begin again")
         try:
             decoded = jwt.decode(token, self._key_set(token), algorithms=list(ALGORITHMS))
-        except (JoseError, ValueError) as error:
+        # A header may nest too deep, and joserfc takes it for granted that its "crit" is a list.
+        except (JoseError, ValueError, RecursionError, TypeError) as error:
             raise refused from error
         claims, now = decoded.claims, self._clock() / 1e9
         audience = claims.get("aud")

@@ -20,6 +20,7 @@ import msgspec
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.typed_decoding import from_json
 
 EventKind = Literal[
     "sign-in", "sign-out", "write", "grant", "refusal", "download", "token", "account", "overflow"
@@ -193,8 +194,8 @@ def clean(text: str) -> str:
 
 def _line(line: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(line)
-    except msgspec.MsgspecError as error:
+        found = from_json(line, Any)
+    except msgspec.DecodeError as error:
         raise InvalidInputError(f"this is no line of an audit log: {line!r:.80}") from error
     if not isinstance(found, dict) or not all(key in found for key in _CHAIN):
         raise InvalidInputError(

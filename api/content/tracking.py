@@ -148,7 +148,7 @@ class TrackedRun:
         """Models that it made: model_id, and the step."""
         try:
             told = json.loads(self.all_tags.get(OUTPUTS_TAG, "[]"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         return told if isinstance(told, list) else []
 
@@ -318,8 +318,10 @@ def note_model(access: RepositoryAccess, live: LiveRuns, id_: str, told: str) ->
     try:
         model = json.loads(told)
         known = json.loads(TrackedRun(live.find(access, id_)).tags.get(MODELS_TAG, "[]"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"model_json is no JSON: {error}") from error
+    if not isinstance(known, list):  # anybody may set the tag
+        raise InvalidInputError(f"tag {MODELS_TAG} of the run is no list: delete it")
     live.change(access, id_, tags={MODELS_TAG: json.dumps([*known, model])})
 
 

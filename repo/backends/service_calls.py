@@ -57,7 +57,10 @@ class CallAnswer(NamedTuple):
 
     def json(self) -> Any:
         """The content, which is JSON. Raises ValueError."""
-        return json.loads(self.content)
+        try:
+            return json.loads(self.content)
+        except RecursionError as error:
+            raise ValueError(f"it nests too deep: {error}") from error
 
 
 class ServiceCalls:

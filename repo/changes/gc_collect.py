@@ -58,7 +58,7 @@ from tensorrepo.repo.objects.incarnations import (
 )
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.tables import RecordTable, Shown, counted
 from tensorrepo.repo.threads import ordered_map
 
 DAY_SECONDS: Final = 86400
@@ -93,6 +93,35 @@ class CollectionRules:
     close_leases: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PackingReport:
+    """What was packed.
+
+    Attributes:
+        objects: commits, tree pages and small files that came into packs.
+        packs: packs that were made.
+        freed_keys: keys of packed objects that are deleted now.
+        history_packs: packs that there are now.
+    """
+
+    objects: int = 0
+    packs: int = 0
+    freed_keys: int = 0
+    history_packs: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """In a line; none where nothing came into packs and nothing went."""
+        if self.objects:
+            yield (
+                f"packed {self.objects:,} commits, pages of trees and small files into "
+                f"{counted(self.packs, 'pack')}: {counted(self.freed_keys, 'file')} of their own "
+                f"{'is' if self.freed_keys == 1 else 'are'} gone"
+            )
+        elif self.freed_keys:  # of a packing that was cut off
+            gone = counted(self.freed_keys, "file")
+            yield f"deleted {gone} of objects that had come into packs before"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class CollectionReport(Shown):
     """What a collection did, or would do.
@@ -115,6 +144,8 @@ class CollectionReport(Shown):
             "dropped refs" and "leases" what only those keep.
         foreign: files among the objects that are none of ours, the first of them; they are kept.
         foreign_count: number of those files.
+        packing: what was packed before, which is neither dead nor counted as deleted; None where
+            nobody asked for it.
     """
 
     dry_run: bool
@@ -133,11 +164,13 @@ class CollectionReport(Shown):
     refs: Mapping[str, int] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
     foreign_count: int = 0
+    packing: PackingReport | None = None
 
     def to_table(self) -> RecordTable:
         """In lines."""
         verb = "would delete" if self.dry_run else "deleted"
         lines = [
+            *(self.packing.lines() if self.packing is not None else ()),
             f"{verb} {self.dead_objects:,} objects, {self.dead_bytes:,} bytes",
             f"kept {self.live_objects:,} objects, {self.live_bytes:,} bytes",
         ]

@@ -27,6 +27,7 @@ from typing import Any, Final
 from tensorrepo.repo.changes.gc_collect import (
     MOST_KEYS,
     CollectionRules,
+    PackingReport,
     Progress,
     StoreTimes,
     append_record,
@@ -56,23 +57,6 @@ PACK_BYTES: Final = 8 << 20
 PACK_MEMBERS: Final = 1 << 17  # whose table has 6 MB
 WORN_SHARE: Final = 0.5
 _AT_ONCE: Final = 256  # objects that are read before it is asked whether a pack is full
-
-
-@dataclass(frozen=True, slots=True)
-class PackingReport:
-    """What was packed.
-
-    Attributes:
-        objects: commits and tree pages that came into packs.
-        packs: packs that were made.
-        freed_keys: keys of packed objects that are deleted now.
-        history_packs: packs that there are now.
-    """
-
-    objects: int = 0
-    packs: int = 0
-    freed_keys: int = 0
-    history_packs: int = 0
 
 
 def pack_history(

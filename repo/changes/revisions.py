@@ -25,7 +25,7 @@ from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.repo.suggest import did_you_mean
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import RecordTable, Shown
 
 _REVISION = re.compile(r"(?P<name>(?=@\{)|.+?)(?P<steps>(?:~\d*|\^\d*|@\{[^{}]+\})*)", re.DOTALL)
@@ -254,8 +254,19 @@ def _moved(text: str, ref: str | None) -> str:
 
 
 def _unknown(name: str, view: LogView) -> str:
-    known = [ref.split("/", 1)[1] for ref in view.state.refs if ref.startswith((BRANCHES, TAGS))]
-    if not known:
+    if not view.state.refs:
         return f"{name!r:.100}: the repository has no commit yet. Make one by `tensorrepo commit`."
-    hint = did_you_mean(name, known, "`tensorrepo branch` lists them.")
-    return f"no branch, tag or commit {name!r:.100}.{hint}"
+    known, others = [], []
+    for ref in sorted(view.state.refs):
+        if ref.startswith((BRANCHES, TAGS)):
+            known.append(ref.split("/", 1)[1])
+        else:  # of runs, say, which have no short name
+            others.append(ref)
+    unknown = f"no branch, tag or commit {name!r:.100}"
+    if inside := [ref for ref in others if ref.startswith(f"{name}/")]:
+        return f"{unknown}. {there_are(inside, '')}"
+    if not known:
+        return f"{unknown}, for no branch was made yet. {there_are(others, '')}"
+    folder = name.rpartition("/")[0]
+    beside = [ref for ref in others if folder and ref.startswith(f"{folder}/")]
+    return f"{unknown}.{did_you_mean(name, [*known, *beside], '`tensorrepo branch` lists them.')}"

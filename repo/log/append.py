@@ -47,6 +47,7 @@ from tensorrepo.repo.log.records import (
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
 from tensorrepo.repo.log.writer_queue import turn_of
+from tensorrepo.repo.typed_decoding import from_json
 
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 2.0
@@ -265,13 +266,13 @@ def _append_at_service(
             data = canonical_json(msgspec.to_builtins(entries))
             send = partial(service.append_entries, data, view.generation, merges=merges)
             try:
-                landing = _land(log, send, entries[0].txn, view, patience)
+                landing, landed = _land(log, send, entries[0].txn, view, patience)
             except ConflictError:
                 before, view = view, log.refresh()
                 if patience.is_over(attempt) or view.generation == before.generation:
                     raise
                 continue
-            return _landed(log, landing, view, attempt)
+            return _landed(log, landing, landed, view, attempt)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -313,12 +314,18 @@ def append_commit(
     with _notes(log) as note:
         note((txn,), view.generation + 1)
         send = partial(composer.append_commit, commit, data, view.generation)
-        return _landed(log, _land(log, send, txn, view, patience), view, 1)
+        landing, landed = _land(log, send, txn, view, patience)
+        return _landed(log, landing, landed, view, 1)
 
 
-def _landed(log: RepositoryLog, landing: Landing, before: LogView, attempts: int) -> Appended:
+def _landed(
+    log: RepositoryLog,
+    landing: Landing,
+    entries: tuple[LogEntry, ...],
+    before: LogView,
+    attempts: int,
+) -> Appended:
     """What a service appended; `before` is what it was decided on."""
-    entries = _ENTRIES.decode(landing.entries)
     view = log.follow(landing.records, before.generation, landing.generation)
     if not entries:
         return Appended(view, None, (), attempts)
@@ -327,7 +334,15 @@ def _landed(log: RepositoryLog, landing: Landing, before: LogView, attempts: int
     return Appended(view, record, verdicts, attempts)
 
 
-_ENTRIES = msgspec.json.Decoder(tuple[LogEntry, ...])
+def _entries_of(landing: Landing) -> tuple[LogEntry, ...]:
+    """What a service says that it wrote. Raises StorageError where that cannot be read."""
+    try:
+        return from_json(landing.entries, tuple[LogEntry, ...])
+    except msgspec.DecodeError as error:
+        raise StorageError(
+            f"the service answers record {landing.generation} of the log with what are no "
+            f"entries: {error}. Is it as new as this client?"
+        ) from error
 
 
 def _land(
@@ -336,8 +351,8 @@ def _land(
     txn: str,
     view: LogView,
     patience: Patience,
-) -> Landing:
-    """Call the service, by `send`, until it answers.
+) -> tuple[Landing, tuple[LogEntry, ...]]:
+    """Call the service, by `send`, until it answers; gives the entries that it wrote, too.
 
     The transaction's name keeps it from landing twice.
 
@@ -348,7 +363,8 @@ def _land(
     tries = 0
     while True:
         try:
-            return send()
+            landing = send()
+            return landing, _entries_of(landing)
         except StorageError as error:
             failure = error
         except Error:
@@ -623,7 +639,7 @@ def _outcome_at_service(
     if settler is not None:
         noop = LogEntry(txn, "noop", settler, time.time_ns())
         data = canonical_json(msgspec.to_builtins((noop,)))
-        landed = _ENTRIES.decode(service.append_entries(data, generation - 1, merges=False).entries)
+        landed = _entries_of(service.append_entries(data, generation - 1, merges=False))
         return "lost" if all(entry.kind == "noop" for entry in landed) else "landed"
     for record, verdicts in log.judged(generation, log.refresh().generation + 1):
         if record.has_txn(txn):

@@ -24,10 +24,11 @@ from tensorrepo.repo.changes.expire import (
 from tensorrepo.repo.changes.gc_collect import (
     CollectionReport,
     CollectionRules,
+    PackingReport,
     collect_garbage,
     plan_collection,
 )
-from tensorrepo.repo.changes.gc_packs import PackingReport, pack_history
+from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 from tensorrepo.repo.ids import Digest
@@ -75,7 +76,8 @@ def gc_command(
 
     A pack of tensors stays as a whole while a model needs any of it. --compact stores models anew
     of whose packs less than half is used, so that the rest goes; and it puts commits and trees that
-    are older than the grace together, some ten thousand in a file. Their names stay as they are.
+    are older than the grace together, some ten thousand in a file, and tells how many. Their names
+    stay as they are.
 
     Examples:
         tensorrepo gc --dry-run
@@ -106,8 +108,7 @@ def gc_command(
         value["compact"] = {"packs": len(worn), "dead_bytes": dead, "stored_bytes": stored}
         value["compact"] |= {"history": asdict(packing)}
     given_up = (line for each in expired for line in _expiry_lines(each, dry_run=dry_run))
-    packed = _packing_lines(packing)
-    call.answer(value, *_worn_lines(worn), *given_up, *packed, *_lines(report))
+    call.answer(value, *_worn_lines(worn), *given_up, *packing.lines(), *_lines(report))
 
 
 def expire_command(
@@ -156,11 +157,6 @@ def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
         yield f"{packs} used by less than half, {dead} of no use"
 
 
-def _packing_lines(report: PackingReport) -> Iterator[str]:
-    if report.freed_keys:
-        yield f"packed {report.freed_keys:,} commits, pages of trees and small files"
-
-
 def _pack(call: RepoCall, rules: CollectionRules) -> PackingReport:
     author = call.session.author()
     with output.row_progress("packing", "objects") as advance, _resumable():
@@ -205,7 +201,9 @@ def _resumable() -> Iterator[None]:
 
 
 def _document(report: CollectionReport) -> dict[str, Any]:
-    return asdict(report) | {"refs": dict(report.refs), "kinds": dict(report.kinds)}
+    told = asdict(report)
+    del told["packing"]  # which stands under "compact", with what became of models
+    return told | {"refs": dict(report.refs), "kinds": dict(report.kinds)}
 
 
 def _lines(report: CollectionReport) -> Iterator[str]:

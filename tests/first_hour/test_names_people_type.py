@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,24 @@ def test_a_diff_of_one_commit_is_against_main(repo: tr.Repository) -> None:
 def test_a_ref_of_a_repository_without_commits_says_so() -> None:
     with pytest.raises(tr.NotFoundError, match=r"no commit yet.*tensorrepo commit"):
         tr.init("memory://").resolve("main")
+
+
+def test_a_run_given_as_a_model_or_half_of_a_ref_says_what_there_is() -> None:
+    repo = tr.init("memory://runs-only", author="Ada <ada@example.org>")
+    with repo.checkpointer("exp") as checkpointer:
+        checkpointer.save(1, {"w": np.zeros(2, np.float32)})
+    call = re.escape(
+        "runs/exp/1 is a ref, not the name of a model: `repo.model('state', ref='runs/exp/1')`"
+    )
+    with pytest.raises(tr.NotFoundError, match=call):
+        repo.model("runs/exp/1")
+    repo.model("state", ref="runs/exp/1")
+    for ref in ("runs/exp", "main"):
+        with pytest.raises(tr.NotFoundError, match=rf"no branch.* '{ref}'.* runs/exp/1.*"):
+            repo.entries(ref)
+    with repo.transaction(message="People") as tx:
+        tx.create_dataset("people", columns=COLUMNS)
+    with pytest.raises(tr.NotFoundError, match=call):
+        repo.model("runs/exp/1")
+    with pytest.raises(tr.NotFoundError, match="Did you mean runs/exp/1"):
+        repo.entries("runs/exp/2")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tensorrepo.repo.changes.gc_collect import PackingReport
+from tensorrepo.repo.changes.gc_packs import pack_history
 from tests.support.processes.shell import Shell, write_pictures, write_points
 
 
@@ -179,6 +182,22 @@ def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell
     (folder / ".tensorrepoignore").write_text("*.tmp\nbuild/\n.tensorrepoignore\n")
     added = shell.records("add", "docs", "--file", "docs")
     assert [one["path"] for one in added] == ["files/docs/a.txt"]
+
+
+def test_gc_compact_tells_what_it_packed_though_nothing_is_deleted(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(pack_history.__kwdefaults__, "least", 1)
+    assert full.repository().gc(compact=True).packing == PackingReport()  # all of it is young
+    lines = full("gc", "--compact", "--grace", "0s").splitlines()
+    packed = re.fullmatch(
+        r"packed (\d+) commits, pages of trees and small files into 1 pack: "
+        r"(\d+) files of their own are gone",
+        lines[0],
+    )
+    assert packed is not None
+    assert int(packed[1]) == int(packed[2]) >= 2
+    assert lines[1] == "deleted 0 objects of 0 B"
 
 
 def test_pictures_in_folders_become_a_dataset_with_class_names(shell: Shell) -> None:

@@ -353,7 +353,7 @@ class _UnwritableError(Exception):
     """What SQL has no words for."""
 
 
-def _text(node: ExpressionNode) -> str:
+def _text(node: ExpressionNode) -> str:  # noqa: PLR0911  one return for each kind
     match node:
         case ColumnRef(name):
             return name_text(name)
@@ -368,6 +368,8 @@ def _text(node: ExpressionNode) -> str:
         case ArrowCall("match_like", (inner,), options):
             word = "ilike" if options["ignore_case"].as_py() else "like"
             return f"{_inner(inner)} {word} {_literal(options['pattern'].as_py())}"
+        case ArrowCall("starts_with", (inner,), options) if not options["ignore_case"].as_py():
+            return f"starts_with({_text(inner)}, {_literal(options['pattern'].as_py())})"
         case ArrowCall(function, (inner,)) if function in _UNARY:
             return _UNARY[function][0].format(_inner(inner))
         case ArrowCall(function, (left, right)) if function in _INFIX:

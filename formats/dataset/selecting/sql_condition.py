@@ -1,9 +1,9 @@
 """SQL conditions as Arrow expressions: the tree that DuckDB parses, translated.
 
 DuckDB reads the text of a condition (``json_serialize_sql``: nothing is run, no table is needed).
-Comparisons of columns with values, ``in``, ``between``, ``like``, ``is null``, ``and``, ``or`` and
-``not`` become a `col()` expression, which skips pages, is pushed down and can be pickled. Anything
-else is SQL that DuckDB alone can answer.
+Comparisons of columns with values, ``in``, ``between``, ``like``, ``starts_with``, ``is null``,
+``and``, ``or`` and ``not`` become a `col()` expression, which skips pages, is pushed down and can
+be pickled. Anything else is SQL that DuckDB alone can answer.
 
 Beyond SQL these are read: numbers for class names, names of columns with dots or in
 `backticks`, and text in double quotes where no column has that name.
@@ -60,6 +60,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "COMPARE_GREATERTHANOREQUALTO": operator.ge,
 }
 _LIKE = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
+_STARTS_WITH = frozenset({"starts_with", "prefix", "^@"})
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|[\w][\w.]*|--[^\n]*|.""", re.DOTALL)
 _NUMBER = re.compile(r"-?\s*(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?(?![\w.])")
 # Words that mean a column where there is one of that name, though they are values to SQL.
@@ -278,8 +279,8 @@ class _Translation:
                 )
             case "COMPARISON", kind if kind in _COMPARISONS:
                 return self._compared(_COMPARISONS[kind], node["left"], node["right"])
-            case "FUNCTION", _ if node["function_name"] in _LIKE:
-                return self._like(node)
+            case "FUNCTION", _ if node["function_name"] in _LIKE.keys() | _STARTS_WITH:
+                return self._of_text(node)
         return self._bools(node)
 
     def _joined(self, join: Callable[[Any, Any], Any], nodes: Sequence[Any]) -> pc.Expression:
@@ -339,20 +340,36 @@ class _Translation:
         unknown = pc.scalar(pa.scalar(None, pa.bool_()))
         return pc.if_else(field.is_null(), unknown, field.isin(wanted))
 
-    def _like(self, node: Any) -> pc.Expression:
+    def _of_text(self, node: Any) -> pc.Expression:
+        if node["function_name"] in _STARTS_WITH:
+            return self._starts_with(node)
+        field, pattern = self._text_and_pattern(node)
+        if "\\" in pattern:  # escapes in Arrow's patterns, and is a letter in SQL's
+            raise _BeyondTreeError
+        negated, ignore_case = _LIKE[node["function_name"]]
+        alike = pc.match_like(field, pattern, ignore_case=ignore_case)
+        return ~alike if negated else alike
+
+    def _starts_with(self, node: Any) -> pc.Expression:
+        # What makes no sense of it is DuckDB's to refuse.
+        if node["schema"] or node["distinct"] or node["filter"] or node["order_bys"]["orders"]:
+            raise _BeyondTreeError
+        return pc.starts_with(*self._text_and_pattern(node))
+
+    def _text_and_pattern(self, node: Any) -> tuple[pc.Expression, str]:
+        """What a function is asked of: a column of text, and a value in quotes."""
         arguments = node.get("children") or [each["expression"] for each in node["arguments"]]
-        column, pattern = self._side(arguments[0]), self._side(arguments[1])
+        if len(arguments) != 2:
+            raise _BeyondTreeError
+        column, pattern = map(self._side, arguments)
         if (
             not isinstance(column, Column)
             or not isinstance(column.type, Text)
             or isinstance(pattern, Column)
             or not isinstance(pattern.value, str)
-            or "\\" in pattern.value  # escapes in Arrow's patterns, and is a letter in SQL's
         ):
             raise _BeyondTreeError
-        negated, ignore_case = _LIKE[node["function_name"]]
-        alike = pc.match_like(pc.field(column.name), pattern.value, ignore_case=ignore_case)
-        return ~alike if negated else alike
+        return pc.field(column.name), pattern.value
 
     # -------------------------------------------------------------------------- operands
 

@@ -54,6 +54,7 @@ from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.formats.exchange.base import BATCH_BYTES, grouped
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.typed_decoding import from_json
 
 ROW_GROUP_BYTES = 64 << 20
 
@@ -266,6 +267,13 @@ def _widened(column: Column, array: pa.Array) -> ColumnValues:
     return convert_values(values, stored, wanted)
 
 
+def _parsed(column: Column, text: str) -> Any:
+    try:
+        return from_json(text, Any)
+    except msgspec.DecodeError as error:
+        raise column_refused(column, f"{text!r:.60} is no JSON: {error}") from error
+
+
 def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
     """A function of (array, number of its first row) that gives values JSON can say."""
     match column.type:
@@ -277,7 +285,7 @@ def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
             return lambda array, _: _said(column, array)
         case Json() | Link():
             return lambda array, _: [
-                None if text is None else msgspec.json.decode(text)
+                None if text is None else _parsed(column, text)
                 for text in _plain(column, array).to_pylist()
             ]
         case Bytes() | Image():

@@ -111,7 +111,12 @@ def join_shards(objects: ObjectSink, told: Iterable[bytes], **about: Any) -> Ent
     Raises:
         InvalidInputError: shards that do not make up whole tensors; names one.
     """
-    parts = [from_msgpack(one, _Told) for one in told]
+    try:
+        parts = [from_msgpack(one, _Told) for one in told]
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(
+            f"this is not what `store_shards` returned, or cut short: {error}"
+        ) from error
     stored = [shard for part in parts for shard in part.shards]
     return join_stored(objects, stored, [part.placement for part in parts], **about)
 

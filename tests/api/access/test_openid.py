@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ def linked(
 @pytest.fixture(autouse=True)
 def honest(provider: Provider) -> None:
     provider.subject, provider.claims, provider.header, provider.published = "subject-1", {}, {}, []
+    provider.forged = None
 
 
 @pytest.fixture
@@ -109,6 +111,26 @@ def test_a_token_that_does_not_hold_signs_nobody_in(
     answer = browser.get(provider.let_in(begin(browser)))
     assert answer.status_code == 401
     assert name_of(browser) is None
+
+
+@pytest.mark.together
+@pytest.mark.parametrize(
+    "header",
+    [
+        "a",  # no base64
+        "\u00e9",
+        base64.urlsafe_b64encode(b"\xff{").decode(),
+        base64.urlsafe_b64encode(b"[" * 20_000 + b"]" * 20_000).decode(),
+        base64.urlsafe_b64encode(b"[1]").decode(),
+        base64.urlsafe_b64encode(b'{"alg": "RS256", "kid": "1", "crit": 1}').decode(),
+    ],
+    ids=["base64", "ascii", "utf-8", "depth", "list", "crit"],
+)
+def test_nor_does_a_token_whose_header_is_none(
+    browser: httpx.Client, provider: Provider, header: str
+) -> None:
+    provider.forged = header
+    assert browser.get(provider.let_in(begin(browser))).status_code == 401
 
 
 def test_a_key_that_is_not_published_signs_nothing(

@@ -68,7 +68,7 @@ def test_an_export_is_the_chain() -> None:
     assert list(blocks_of_lines(lines)) == CHAIN
 
 
-@pytest.mark.parametrize("line", ["", "{}", "[]", "x", '{"block":1}', "\x00"])
+@pytest.mark.parametrize("line", ["", "{}", "[]", "x", '{"block":1}', "\x00", "[" * 99_999])
 def test_what_is_no_export_is_said_to_be_none(line: str) -> None:
     with pytest.raises(InvalidInputError):
         list(blocks_of_lines([line]))

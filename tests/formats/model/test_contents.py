@@ -13,6 +13,7 @@ from tensorrepo.formats.model.comparison import content_of, contents_of, diff_mo
 from tensorrepo.formats.model.merging.three_way import Versions, join_models
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.shards import TensorShard, join_shards, store_shards
+from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.objects import MemoryObjects
 
 ONE = np.arange(600.0).reshape(60, 10)
@@ -29,6 +30,11 @@ def sharded(objects: MemoryObjects, ranks: int, tensors: Mapping[str, Any]) -> S
         )
     ]
     return open_model(objects, join_shards(objects, [store_shards(objects, parts)]))
+
+
+def test_what_no_rank_stored_is_no_shard() -> None:
+    with pytest.raises(InvalidInputError, match="store_shards"):
+        join_shards(MemoryObjects(), [b"\xa1\xff"])
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

@@ -12,13 +12,18 @@ import pytest
 
 from tensorrepo.repo.backends import service_calls
 from tensorrepo.repo.backends.http_connection import HttpConnection
-from tensorrepo.repo.backends.service_calls import ServiceCalls
+from tensorrepo.repo.backends.service_calls import CallAnswer, ServiceCalls
 from tensorrepo.repo.http_client import httpx
 from tests.support.servers.certificates import make_certificate
 from tests.support.servers.scripted_answers import answering
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b'{"a": 12}'
 HEADERS = {"Authorization": "Bearer t"}
+
+
+def test_an_answer_that_nests_too_deep_is_no_json() -> None:
+    with pytest.raises(ValueError, match="deep"):
+        CallAnswer(200, b"[" * 99_999).json()
 
 
 @pytest.fixture(params=["own", "httpx"])

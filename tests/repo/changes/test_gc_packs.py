@@ -14,8 +14,14 @@ from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_packs, refs
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
-from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage, plan_collection
-from tensorrepo.repo.changes.gc_packs import PackingReport, pack_history
+from tensorrepo.repo.changes.gc_collect import (
+    CollectionReport,
+    CollectionRules,
+    PackingReport,
+    collect_garbage,
+    plan_collection,
+)
+from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.changes.transaction import begin
@@ -91,6 +97,8 @@ def test_history_in_a_pack_is_read_as_before_and_takes_few_keys() -> None:
     commits = [object_key(digest) for digest, _ in before]
     assert (report.packs, report.history_packs) == (1, 1)
     assert report.objects == report.freed_keys >= COMMITS
+    told = f"{report.objects} commits, pages of trees and small files into 1 pack: "
+    assert str(CollectionReport(dry_run=False, packing=report)).startswith(f"packed {told}")
     assert not keys(repository) & set(commits)
     assert len(keys(repository)) <= count - report.objects + 4  # the pack, a list, two of graves
     fresh = again(repository)

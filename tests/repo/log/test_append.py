@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.repo.backends.base import Backend, Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee, Landing
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
@@ -741,3 +741,19 @@ def test_what_any_other_store_refuses_stays_unknown(tmp_path: Path, error: Error
     with pytest.raises(CommitOutcomeUnknown):
         append(log, lambda _: (entry("noop", txn="refused"),), sleep=no_sleep)
     assert [note.txn for note in Pending(notes).unresolved()] == ["refused"]
+
+
+class Misunderstood(WrappedBackend):
+    """A service whose answer to an append is no JSON."""
+
+    def gathering(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def append_entries(self, entries: bytes, generation: int, *, merges: bool) -> Landing:
+        return Landing(generation + 1, b"[" * 99_999, ())
+
+
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_unknown() -> None:
+    log = open_log(Misunderstood(new_backend()))
+    with pytest.raises(CommitOutcomeUnknown, match="no entries"):
+        append_one(log, "t1", 1)

@@ -31,6 +31,8 @@ class Provider:
         claims: what its tokens say beside, or instead; None leaves a claim out.
         key: what it signs with.
         published: what it says that it signs with.
+        header: what the heads of its tokens say beside, or instead.
+        forged: header of its tokens as it stands, which nothing signs; None: an honest one.
         asked: paths that came, with their fields.
     """
 
@@ -40,6 +42,7 @@ class Provider:
     key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "1"}))
     published: list[RSAKey] = field(default_factory=list)
     header: dict[str, str] = field(default_factory=dict)
+    forged: str | None = None
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -81,7 +84,10 @@ class Provider:
         }
         stated = {name: value for name, value in claims.items() if value is not None}
         header = {"alg": "RS256", "kid": "1", **self.header}
-        return {"id_token": jwt.encode(header, stated, self.key), "token_type": "Bearer"}
+        token = jwt.encode(header, stated, self.key)
+        if self.forged is not None:
+            token = f"{self.forged}.{token.partition('.')[2]}"
+        return {"id_token": token, "token_type": "Bearer"}
 
 
 @contextmanager

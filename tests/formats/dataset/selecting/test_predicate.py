@@ -47,6 +47,11 @@ CASES = [
 ]
 
 
+def test_what_arrow_alone_says_is_written_as_duckdb_reads_it() -> None:
+    said = condition_text(pc.starts_with(pc.field("name"), "it's"))
+    assert said == "starts_with(name, 'it''s')"
+
+
 @pytest.fixture(scope="module")
 def rows() -> StoredDataset:
     schema = Schema(

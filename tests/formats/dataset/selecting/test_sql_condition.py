@@ -91,6 +91,8 @@ ROWS = pa.table(
         ("t like 'y_'", [2]),
         ("t not like 'x%'", [2]),
         ("t ilike 'X'", [1]),
+        ("STARTS_WITH(t, 'y')", [2]),
+        ("not prefix(t, 'x') or t ^@ 'q'", [2]),
         ("kind in ('dog') and when > '1970-01-02'", [2]),
         ("size.height > 8", [3]),
         ("`size.height` > 8", [3]),
@@ -117,6 +119,8 @@ def test_a_condition_means_what_it_says(text: str, expected: list[Any]) -> None:
         ("n > (select avg(n) from self)", "n > (select avg(n) from self)"),
         ("n in (1, null)", "n in (1, null)"),
         (r"t like 'x\%'", r"t like 'x\%'"),
+        ("starts_with(t, t)", "starts_with(t, t)"),
+        ("t.starts_with('x')", "t.starts_with('x')"),
         ("3 = 4", "3 = 4"),
     ],
 )
