@@ -100,5 +100,5 @@ def join_records(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """
     kind, beyond = parts[0].dtype, parts[0].shape[1:]
     assert all((part.dtype, part.shape[1:]) == (kind, beyond) for part in parts), "of one type"
-    joined = bytearray().join([np.ascontiguousarray(part) for part in parts])
+    joined = bytearray().join([np.ascontiguousarray(part).data for part in parts])
     return np.frombuffer(joined, kind).reshape(-1, *beyond)
