@@ -377,6 +377,13 @@ class ColumnTally:
         if entry["flags"] & HAS_RANGE:
             self.cover(int(entry["min"]), int(entry["max"]))
 
+    def add_all(self, entries: NDArray[Any]) -> None:
+        """Count several pages, given their PAGE_ENTRY records."""
+        self.count(entries)
+        ranged = entries[(entries["flags"] & HAS_RANGE) != 0]
+        if len(ranged):
+            self.cover(min(ranged["min"].tolist()), max(ranged["max"].tolist()))
+
     def cover(self, low: int | None, high: int | None) -> None:
         """Widen the bounds to these order keys; None says nothing."""
         if low is not None:
@@ -386,6 +393,7 @@ class ColumnTally:
 
     def count(self, entries: NDArray[Any], times: int = 1) -> None:
         """Count pages without their bounds; with `times` -1 no more: bounds are bounds still."""
-        self.nulls += times * int(entries["nulls"].sum(dtype=np.int64))
-        self.stored_bytes += times * int(entries["stored_bytes"].sum(dtype=np.int64))
-        self.raw_bytes += times * int(entries["raw_bytes"].sum(dtype=np.int64))
+        # A fragment has few pages: Python's sum of them takes half of numpy's time.
+        self.nulls += times * sum(entries["nulls"].tolist())
+        self.stored_bytes += times * sum(entries["stored_bytes"].tolist())
+        self.raw_bytes += times * sum(entries["raw_bytes"].tolist())

@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
+    join_records,
     section_array,
 )
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS
@@ -139,7 +140,7 @@ def _joined(pages: Sequence[NDArray[np.uint8]]) -> list[memoryview]:
 def encode_footer(columns: Sequence[ColumnPages]) -> bytes:
     """What follows the pages of a chunk that is an object of its own."""
     sections = column_sections(columns) | {
-        ENTRIES: np.concatenate([column.entries for column in columns]),
+        ENTRIES: join_records([column.entries for column in columns]),
         TAGS: np.concatenate([column.tags for column in columns]),
     }
     footer = encode_sections(FOOTER_MAGIC, sections)

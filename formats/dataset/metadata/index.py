@@ -29,6 +29,7 @@ from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW, no_previews
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
+    join_records,
     section_array,
 )
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS, no_text_bounds
@@ -97,11 +98,11 @@ def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
     """Pages of one column one after the other; there is at least one part."""
     return replace(
         parts[0],
-        entries=np.concatenate([part.entries for part in parts]),
+        entries=join_records([part.entries for part in parts]),
         tags=np.concatenate([part.tags for part in parts]),
         chunk=np.concatenate([part.chunk for part in parts]),
         tiles=tuple(each for part in parts for each in part.tiles),
-        bounds=np.concatenate([part.bounds for part in parts]),
+        bounds=join_records([part.bounds for part in parts]),
         previews=join_previews([(len(part.entries), part.previews) for part in parts]),
     )
 
@@ -110,7 +111,7 @@ def join_previews(parts: Sequence[tuple[int, NDArray[Any]]]) -> NDArray[Any]:
     """Previews of pages one after the other: of each part its number of pages, and what it has."""
     if not any(len(previews) for _, previews in parts):
         return no_previews(0)
-    return np.concatenate([prev if len(prev) else no_previews(pages) for pages, prev in parts])
+    return join_records([prev if len(prev) else no_previews(pages) for pages, prev in parts])
 
 
 _COLUMN_BYTES = 1 << 10  # of Python objects for one column of an index
@@ -293,7 +294,7 @@ def preview_index(index: ColumnIndex, choose: Callable[[Ints], Ints]) -> ColumnI
 
 def encode_index(index: PageIndex, more: Mapping[int, NDArray[Any]] | None = None) -> bytes:
     """The payload of a page index; its links are `index.links`. `more` are further sections."""
-    entries = np.concatenate([column.entries for column in index.columns])
+    entries = join_records([column.entries for column in index.columns])
     sections = column_sections(index.columns) | {
         ENTRIES: entries,
         TAGS: np.concatenate([column.tags for column in index.columns]),
@@ -306,7 +307,7 @@ def encode_index(index: PageIndex, more: Mapping[int, NDArray[Any]] | None = Non
         ),
         INLINE: np.frombuffer(index.inline, np.uint8),
         TILE_CHUNKS: _tile_records(index.columns),
-        BOUNDS: np.concatenate([column.bounds for column in index.columns]),
+        BOUNDS: join_records([column.bounds for column in index.columns]),
         PREVIEWS: _preview_records(index.columns),
     }
     return encode_sections(INDEX_MAGIC, sections | dict(more or {}))
@@ -330,7 +331,7 @@ def _preview_records(columns: Sequence[ColumnPages]) -> NDArray[Any]:
         numbered["entry"] = first + np.arange(len(numbered))[:, None]
         records.append(numbered[numbered["stored_bytes"] > 0])
         first += len(column.entries)
-    return np.concatenate(records)
+    return join_records(records)
 
 
 def column_sections(columns: Sequence[ColumnPages]) -> dict[int, NDArray[Any]]:
@@ -619,8 +620,8 @@ class _Joined:
 
 
 def _concatenated(parts: Sequence[NDArray[Any]], nothing: NDArray[Any]) -> NDArray[Any]:
-    """One array of all; the only one as it is: to compare the fields of records takes long."""
-    return parts[0] if len(parts) == 1 else np.concatenate([nothing, *parts])
+    """One array of all; the only one as it is."""
+    return parts[0] if len(parts) == 1 else join_records([nothing, *parts])
 
 
 def _chunk_range(pages: ColumnPages) -> tuple[int, int]:

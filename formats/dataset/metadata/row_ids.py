@@ -21,6 +21,7 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
+    join_records,
     section_array,
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
@@ -70,7 +71,7 @@ def runs_of_ids(ids: NDArray[Any]) -> NDArray[Any]:
 
 def join_runs(pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """All runs of `pieces` in order, those that go on from the one before joined with it."""
-    runs = np.concatenate([np.zeros(0, RUN), *pieces])
+    runs = join_records([np.zeros(0, RUN), *pieces])
     if not len(runs):
         return runs
     stops = runs["first"].astype(np.int64) + runs["rows"]
@@ -86,7 +87,7 @@ def encode_row_runs(runs: Mapping[int, NDArray[Any]]) -> bytes:
     """The payload of row runs; keys are fragments, counted within the span."""
     ordered = sorted(runs.items())
     records = np.array([(fragment, len(each)) for fragment, each in ordered], RECORD)
-    every = np.concatenate([np.zeros(0, RUN), *(each for _, each in ordered)])
+    every = join_records([np.zeros(0, RUN), *(each for _, each in ordered)])
     return encode_sections(RUNS_MAGIC, {RECORDS: records, RUNS: every})
 
 
@@ -192,6 +193,6 @@ def id_table(
     for at in sorted(moved):
         pieces += [plain[done:at], moved[at]]
         done = at + 1
-    runs = np.concatenate([*pieces, plain[done:]])
+    runs = join_records([*pieces, plain[done:]])
     counts = runs["rows"].astype(np.int64)
     return RowIdTable(runs, np.cumsum(counts) - counts)

@@ -146,8 +146,7 @@ class TreeWriter:
     def count(self, fragment: Fragment) -> None:
         """Count the pages of a fragment that stays where it is."""
         for column in fragment.every_column:
-            for entry in known_entries(column):
-                self._tallies[column.id].add(entry)
+            self._tallies[column.id].add_all(known_entries(column))
 
     def count_absent(self, column: Column, rows: int) -> None:
         """Count rows that have no pages of a column: they have its default, or are null."""

@@ -12,7 +12,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -90,3 +90,15 @@ def section_array(
             f"{what}: section {number} has {raw.nbytes} bytes, no whole records of {dtype.itemsize}"
         )
     return np.frombuffer(raw, dtype)
+
+
+def join_records(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays of one type of records, and of one shape beyond the first axis, one after the other.
+
+    As bytes: numpy promotes the types of records anew for every part, field by field, and casts
+    each, which takes many times as long as there is to copy.
+    """
+    kind, beyond = parts[0].dtype, parts[0].shape[1:]
+    assert all((part.dtype, part.shape[1:]) == (kind, beyond) for part in parts), "of one type"
+    joined = bytearray().join([np.ascontiguousarray(part).data for part in parts])
+    return np.frombuffer(joined, kind).reshape(-1, *beyond)

@@ -67,6 +67,7 @@ from tensorrepo.formats.dataset.streaming.plan.grouped import (
     plan_groups,
 )
 from tensorrepo.formats.dataset.streaming.plan.packed_groups import (
+    GROUPS_TOGETHER,
     GroupPacking,
     by_lengths,
     page_elements,
@@ -128,8 +129,10 @@ def group_packing(
     dataset: StoredDataset, name: str, size: int, table: GroupTable, selection: RowSelection | None
 ) -> GroupPacking:
     """How many packed items the groups of a table have."""
-    if selection is None and (told := told_by_pages(size, table.each(), name)) is not None:
-        return told
+    if selection is None:
+        told = told_by_pages(size, table.together(GROUPS_TOGETHER), name)
+        if told is not None:
+            return told
     lengths = lengths_in_parts(dataset, name).values
     return by_lengths(size, lengths, table.each(), name)
 

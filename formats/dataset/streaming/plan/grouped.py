@@ -183,14 +183,28 @@ class GroupTable:
         """The rows of one group after the other, each as a dataset."""
         return starmap(self._opened, pairwise(self._first_part.tolist()))
 
-    def _opened(self, low: int, high: int) -> StoredDataset:
-        return open_part(self.dataset, [self._part(at) for at in range(low, high)])
+    def together(self, groups: int) -> Iterator[tuple[StoredDataset, Ints]]:
+        """The rows of so many groups at a time as one dataset, and live rows of each of them."""
+        for first in range(0, self.rows.size, groups):
+            rows = self.rows[first : first + groups]
+            low, high = self._first_part[[first, first + rows.size]].tolist()
+            yield self._opened(low, high), rows
 
-    def _part(self, at: int) -> tuple[Leaf, Links]:
-        number = self.parts.leaf.item(at)
+    def _opened(self, low: int, high: int) -> StoredDataset:
+        some: list[tuple[int, range]] = []
+        for at in range(low, high):
+            leaf, first, stop = (
+                each.item(at) for each in (self.parts.leaf, self.parts.first, self.parts.stop)
+            )
+            # What follows in one leaf is one part: to cut an index takes what a thousand pages do.
+            if some and (some[-1][0], some[-1][1].stop) == (leaf, first):
+                first = some.pop()[1].start
+            some.append((leaf, range(first, stop)))
+        return open_part(self.dataset, [self._part(*each) for each in some])
+
+    def _part(self, number: int, some: range) -> tuple[Leaf, Links]:
         entry = self.dataset.root.leaves[number]
         leaf, links = self._leaves.get_or_load(number, lambda: self._leaf(entry))
-        some = range(self.parts.first.item(at), self.parts.stop.item(at))
         schema = self.dataset.schema
         columns = {schema.column(name).id for name in self.names}
         small = {(each, SMALL_IMAGE) for each in columns}  # read in place of these: `previewed`

@@ -116,20 +116,39 @@ class GroupPacking:
         return PackedItems(runs, counts, size, elements, chosen, total, groups.filled)
 
 
-def told_by_pages(size: int, parts: Iterable[StoredDataset], name: str) -> GroupPacking | None:
-    """The packing of every row once, of groups one after the other, if all pages tell elements."""
-    items, filled = [], 0
-    work = partial(page_elements, name=name)
+GROUPS_TOGETHER = 4  # are counted at once: what a look at an index costs is shared
+
+
+def told_by_pages(
+    size: int, parts: Iterable[tuple[StoredDataset, Ints]], name: str
+) -> GroupPacking | None:
+    """The packing of every row once, if all pages tell elements.
+
+    `parts` are groups in order, some of them at a time as one dataset, and the rows of each.
+    """
+    items, filled = [np.zeros(0, np.int64)], 0
+    work = partial(_items_told, size=size, name=name)
     # Side by side, so that a store answers several groups at once.
     with closing(ordered_map(parts, work, threads=READ_THREADS, name="groups")) as told:
-        for elements in told:
-            if elements is None:
+        for counts in told:
+            if counts is None:
                 return None
-            items.append(int((-(-elements // size)).sum()))
-            filled += int(elements.sum())
-    counts = PackedCounts(np.array(items, np.int64), filled)
+            items.append(counts.items)
+            filled += counts.filled
+    counted = PackedCounts(np.concatenate(items), filled)
     packing = Packing(size, None, np.zeros(0, np.int64))
-    return GroupPacking(packing, counts, np.zeros(0, np.uint32), np.zeros(1, np.int64))
+    return GroupPacking(packing, counted, np.zeros(0, np.uint32), np.zeros(1, np.int64))
+
+
+def _items_told(part: tuple[StoredDataset, Ints], size: int, name: str) -> PackedCounts | None:
+    """Items of each of some groups that are one dataset; None where a page does not tell."""
+    dataset, rows = part
+    elements = page_elements(dataset, name)
+    if elements is None:
+        return None
+    first_page = np.searchsorted(column_index(dataset, name).first_row, offsets_of(rows)[:-1])
+    items = np.add.reduceat(-(-elements // size), first_page)
+    return PackedCounts(items, int(elements.sum()))
 
 
 def by_lengths(

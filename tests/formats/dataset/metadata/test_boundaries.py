@@ -117,6 +117,10 @@ def test_statistics_are_those_of_the_pages_that_are_there() -> None:
     stored_bytes = int(entries["stored_bytes"].sum())
     assert tally.stored_bytes == stored_bytes + 10 * len(entries)
     assert (tally.min, tally.max) == (int(entries["min"].min()), int(entries["max"].max()))
+    at_once = ColumnTally()
+    at_once.add_all(entries)
+    at_once.stored_bytes += 10 * len(entries)
+    assert at_once == tally
     tally.count(entries, -1)
     assert (tally.stored_bytes, tally.raw_bytes) == (10 * len(entries), 0)
     assert tally.min is not None  # a bound still
