@@ -15,7 +15,7 @@ from harness import SEED, Options
 import tensorrepo as tr
 
 TENSORS, ITEMS = 10, 1 << 16
-COMMITS = (100, 300, 900)
+COMMITS = (300, 900, 2700)  # of fewer than 128, objects are too few for a pack
 FILES_GOAL = 0.2
 
 
