@@ -44,6 +44,7 @@ IN_README = {
     "ingest_jpeg": "20,000 JPEGs of 20 KB stored",
     "save_f32": "a fine-tune of an encoder saved, F32",
     "save_alone_f32": "the encoder saved without a base, F32",
+    "starting": "`tensorrepo status`, the whole process",
     "load_f32": "the fine-tune loaded into torch, F32",
 }
 PEERS = {
@@ -60,6 +61,10 @@ PEERS = {
     "mosaic_synced": "Mosaic, synced",
     "kernels": "its codecs alone",
     "kernels_and_base": "its codecs and its base's decoding alone",
+    "numpy": "`import numpy` alone",
+    "python": "Python alone",
+    "click": "`import click` alone",
+    "typer_rich_msgspec": "Typer, Rich and msgspec imported alone",
     "select": "torch's `index_select`",
     "torch": "torch's `DataLoader`",
     "webdataset": "WebDataset",
@@ -79,7 +84,7 @@ class Sides:
 
     @property
     def is_time(self) -> bool:
-        return self.unit in {"p50_ms", "cpu_ns_a_byte", "ms", "s"}
+        return self.unit in {"p50_ms", "cpu_ns_a_byte", "median_cpu_ms", "ms", "s"}
 
     @property
     def best(self) -> str:
