@@ -9,8 +9,8 @@ sides; a ratio is the median of the rounds' ratios. Peers run in processes of th
 python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
 that need it are skipped (`write_rows` takes Lance of this environment). `--scale` shrinks, or
 grows, the data of `million` (a million fragments), `labels`, `changes` (1.5 GB; 3.4 makes it 5 GB),
-`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested`, `nearest_*`, `search_text_*`,
-`sync_*` and `derive_*`. The cases stand in
+`ingest_*`, `write_rows`, `scan_3k`, `add_*`, `diff_*`, `nested`, `nearest_*`,
+`search_text_*`, `sync_*` and `derive_*`. The cases stand in
 `dataset_cases/`.
 """
 
@@ -29,6 +29,7 @@ from dataset_cases import (
     nearest,
     nested,
     regions,
+    scan,
     sync,
     take,
     write,
@@ -37,6 +38,7 @@ from harness import run
 
 CASES = {
     **take.CASES,
+    **scan.CASES,
     **regions.CASES,
     **million.CASES,
     **labels.CASES,

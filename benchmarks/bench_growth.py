@@ -7,10 +7,10 @@ One JSON line for each axis, with its exponent: 0 is flat, 1 linear. Costs are C
 
 from __future__ import annotations
 
-from growth_cases import axes, listing, starting
+from growth_cases import axes, listing, starting, stored
 from harness import run
 
-CASES = {**starting.CASES, **axes.CASES, **listing.CASES}
+CASES = {**starting.CASES, **axes.CASES, **listing.CASES, **stored.CASES}
 
 if __name__ == "__main__":
     run(CASES, "Measure growth.", rounds=3)

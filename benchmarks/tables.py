@@ -20,7 +20,10 @@ from xml.sax.saxutils import escape
 
 FIGURES = Path(__file__).resolve().parent / "results/figures"
 OURS = "ours"
-UNITS = ("p50_ms", "rows_per_s", "gb_per_s", "mb_per_s", "batches_per_s", "steps_per_s", "ms", "s")
+UNITS = (
+    "p50_ms", "rows_per_s", "gb_per_s", "gb_per_second", "mb_per_s", "batches_per_s", "steps_per_s",
+    "ms", "s", "cpu_ns_a_byte",
+)  # fmt: skip
 ABOUT = {
     "case", "commit", "command", "cores", "date", "goal", "load", "memory_gib", "processor",
     "python", "rounds", "settings",
@@ -35,23 +38,37 @@ IN_README = {
     "loaders": "the same",
     "images": "JPEGs decoded into shuffled batches",
     "take_3k": "1,024 random rows of 3 KiB",
+    "scan_3k": "all of 307 MB of rows of 3 KiB in order",
     "ingest_array": "1 GB of rows stored",
     "write_rows": "614 MB of rows stored, durable",
     "ingest_jpeg": "20,000 JPEGs of 20 KB stored",
+    "save_f32": "a fine-tune of an encoder saved, F32",
+    "save_alone_f32": "the encoder saved without a base, F32",
+    "starting": "`tensorrepo status`, the whole process",
+    "load_f32": "the fine-tune loaded into torch, F32",
 }
 PEERS = {
     "copy": "a copy with `fsync`",
+    "floor": "what it cannot leave out",
     "huggingface": "Hugging Face datasets",
     "lance": "Lance",
+    "load_file": "safetensors' `load_file` and a clone, unverified",
     "index": "torch's `memory[index]`",
     "limit": "decoding alone, on all cores",
     "litdata": "LitData",
     "litdata_synced": "LitData, synced",
     "mosaic": "Mosaic",
     "mosaic_synced": "Mosaic, synced",
+    "kernels": "its codecs alone",
+    "kernels_and_base": "its codecs and its base's decoding alone",
+    "numpy": "`import numpy` alone",
+    "python": "Python alone",
+    "click": "`import click` alone",
+    "typer_rich_msgspec": "Typer, Rich and msgspec imported alone",
     "select": "torch's `index_select`",
     "torch": "torch's `DataLoader`",
     "webdataset": "WebDataset",
+    "zipnn": "ZipNN",
 }
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 860, 230, 190, 60, 16, 8
 FONT = 'font-family="sans-serif" font-size="12"'
@@ -67,7 +84,7 @@ class Sides:
 
     @property
     def is_time(self) -> bool:
-        return self.unit in {"p50_ms", "ms", "s"}
+        return self.unit in {"p50_ms", "cpu_ns_a_byte", "median_cpu_ms", "ms", "s"}
 
     @property
     def best(self) -> str:
@@ -201,7 +218,8 @@ def _number(value: Any) -> str:
 
 
 def _unit(unit: str) -> str:
-    return unit.replace("_per_s", "/s").replace("gb", "GB").replace("mb", "MB")
+    unit = unit.replace("_per_second", "/s").replace("_per_s", "/s").replace("_", " ")
+    return unit.replace("gb", "GB").replace("mb", "MB")
 
 
 def with_table(text: str, lines: list[dict[str, Any]]) -> str:

@@ -1,7 +1,8 @@
 """Lance's side of a comparison; runs in the peers' environment, see `harness.Peer`.
 
 Reads lines of JSON and answers each with one: ``{"what": "write", "name": ..., "kind": ...}`` makes
-a dataset from the arrays in the folder, ``{"what": "take", ...}`` gives the seconds of one take.
+a dataset from the arrays in the folder, ``{"what": "take", ...}`` gives the seconds of one take,
+``{"what": "scan", ...}`` those of a scan of all rows.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main() -> None:
             lance.write_dataset(batches, place)
             opened[name] = lance.dataset(place)
             answer = {"version": lance.__version__}
+        elif asked["what"] == "scan":
+            begun = time.perf_counter()
+            rows = sum(batch.num_rows for batch in opened[name].to_batches(columns=["x"]))
+            answer = {"seconds": time.perf_counter() - begun, "rows": rows}
         else:
             rows = np.load(folder / "chosen.npy")[asked["round"]].tolist()
             begun = time.perf_counter()

@@ -295,7 +295,13 @@ def catalog_bytes(folder: Path, options: Options) -> dict[str, Any]:
         repo.catalog.catch_up()
         sizes.append(_used_bytes(folder / "catalog.db"))
     found = (sizes[1] - sizes[0]) / count
-    return {"tensors": count, "first_bytes": sizes[0], "bytes_a_tensor": round(found, 1)}
+    return {
+        "tensors": count,
+        "first_bytes": sizes[0],
+        "bytes_a_tensor": round(found, 1),
+        "goal": "bytes_a_tensor <= 50",
+        "reached": bool(found <= 50),
+    }
 
 
 def _used_bytes(file: Path) -> int:

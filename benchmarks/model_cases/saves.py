@@ -244,17 +244,17 @@ def save(dtype: str, *, joined: bool) -> Case:
             found = turns(
                 options.rounds,
                 {
-                    "save": lambda: stored.put(new, against),
+                    "ours": lambda: stored.put(new, against),
                     "kernels": lambda: sum(pool.map(KernelTask.encode, tasks)),
                     "kernels_and_base": lambda: sum(pool.map(KernelTask.with_base, tasks)),
                     "floor": lambda: sum(pool.map(KernelTask.with_all, tasks)),
                 },
             )
         return {
-            "share_of_kernels": round(found["kernels"][1] / found["save"][1], 2),
-            "share_of_kernels_and_base": round(found["kernels_and_base"][1] / found["save"][1], 2),
+            "share_of_kernels": round(found["kernels"][1] / found["ours"][1], 2),
+            "share_of_kernels_and_base": round(found["kernels_and_base"][1] / found["ours"][1], 2),
             "most_share_of_kernels": round(found["kernels"][1] / found["floor"][1], 2),
-            "share_of_floor": round(found["floor"][1] / found["save"][1], 2),
+            "share_of_floor": round(found["floor"][1] / found["ours"][1], 2),
             "share_of_raw": round(_own_bytes(model) / raw, 5),
             **figures(raw, found),
             "tensors": len(new),
@@ -287,15 +287,15 @@ def save_alone(dtype: str) -> Case:
             def zipnn() -> None:
                 theirs.append(peer.ask("both", **asked))
 
-            sides = {"save": lambda: stored.put(new, DeltaOptions()), "zipnn": zipnn}
+            sides = {"ours": lambda: stored.put(new, DeltaOptions()), "zipnn": zipnn}
             found = turns(options.rounds, sides)
         encode = min(one["encode"] for one in theirs)
         return {
-            "speed_to_zipnn": round(encode / found["save"][1], 2),
+            "speed_to_zipnn": round(encode / found["ours"][1], 2),
             "size_to_zipnn": round(_own_bytes(model) / theirs[0]["bytes"], 4),
             "zipnn_cpu_ns_a_byte": round(encode * 1e9 / raw, 2),
-            "save_cpu_ns_a_byte": round(found["save"][1] * 1e9 / raw, 2),
-            "save_gb_per_second": round(raw / 1e9 / found["save"][0], 2),
+            "ours_cpu_ns_a_byte": round(found["ours"][1] * 1e9 / raw, 2),
+            "ours_gb_per_second": round(raw / 1e9 / found["ours"][0], 2),
             "goal": "speed_to_zipnn >= 1, size_to_zipnn <= 1",
         }
 
@@ -319,13 +319,15 @@ def load(dtype: str, *, joined: bool) -> Case:
                 {
                     "ours": lambda: stored.open(entry).load(output="torch"),
                     "floor": lambda: sum(pool.map(LoadTask.all, tasks)),
-                    "torch": lambda: {name: one.clone() for name, one in load_file(path).items()},
+                    "load_file": lambda: {
+                        name: one.clone() for name, one in load_file(path).items()
+                    },
                 },
             )
         parts = load_parts(tasks, options.rounds)
         return {
-            "share_of_torch": round(found["torch"][0] / found["ours"][0], 2),
-            "most_share_of_torch": round(found["torch"][0] / found["floor"][0], 2),
+            "share_of_torch": round(found["load_file"][0] / found["ours"][0], 2),
+            "most_share_of_torch": round(found["load_file"][0] / found["floor"][0], 2),
             "share_of_floor": round(found["floor"][1] / found["ours"][1], 2),
             **figures(raw, found),
             **{f"{part}_cpu_ns_a_byte": round(one / raw, 2) for part, one in parts.items()},

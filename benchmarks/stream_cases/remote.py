@@ -110,6 +110,8 @@ def _told(
         "peak_mib": cold["peak_mib"],
         "hit_rate_epoch_2": round(second["cache_hit_rate"], 3),
         "epoch_2_rows_per_s": round(net.rows / second["seconds"]),
+        "goal": "share_of_link >= 0.9, first_batch_ms <= first_batch_least_ms, "
+        "hit_rate_epoch_2 >= 0.45",
     }
     for name, each in theirs.items():
         if each is None:

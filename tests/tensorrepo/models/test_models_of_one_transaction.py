@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tensorrepo as tr
+from tensorrepo.repo.backends.memory import MemoryBackend
 
 
 def tensors(number: int) -> dict[str, Any]:
@@ -27,3 +29,34 @@ def test_bases_that_are_not_stored_yet_are_read_by_several_threads(tmp_path: Pat
             change.save_model(f"m{number}", tensors(number))
     found = repository.model("m8").load(output="numpy")
     assert all(np.array_equal(found[name], each) for name, each in tensors(8).items())
+
+
+def test_a_save_opens_as_many_objects_beside_60_models_as_beside_16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = tr.init("memory://beside", author="Ada <ada@example.org>")
+    opened: set[str] = set()
+    for name in ("read", "read_range", "read_into"):
+        _note_keys(monkeypatch, name, opened)
+    counts = []
+    for first, stop in ((0, 16), (16, 60)):
+        for number in range(first, stop):
+            with repository.transaction("main", "another one") as change:
+                change.save_model(f"m{number:02}", {"w": np.full(4, number, np.float32)})
+        fresh = tr.open("memory://beside", author="Ada <ada@example.org>")
+        opened.clear()
+        with fresh.transaction("main", "one more") as change:
+            change.save_model("new", {"w": np.full(4, -first - 1, np.float32)})
+        counts.append(sum(key.startswith("objects/") for key in opened))
+    assert counts[1] <= counts[0], counts
+
+
+def _note_keys(monkeypatch: pytest.MonkeyPatch, name: str, opened: set[str]) -> None:
+    """Collect keys that are read from memory by the method `name`."""
+    method = getattr(MemoryBackend, name)
+
+    def noting(self: MemoryBackend, key: str, *rest: Any, **named: Any) -> Any:
+        opened.add(key)
+        return method(self, key, *rest, **named)
+
+    monkeypatch.setattr(MemoryBackend, name, noting)
