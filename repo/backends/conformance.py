@@ -230,7 +230,8 @@ def _abandoned(at: CheckFolder) -> str:
 
 
 def _whole_values(at: CheckFolder) -> str:
-    views = (VALUE[:10], bytearray(VALUE[10:99]), memoryview(VALUE)[99:], b"")
+    last = memoryview(VALUE)[98:].cast("H")
+    views = (VALUE[:10], bytearray(VALUE[10:50]), memoryview(VALUE)[50:98], b"", last)
     key = at.key()
     same("that a new key is created", True, at.backend.create(key, views))
     same("all bytes of it", VALUE, at.backend.read(key))
@@ -318,6 +319,9 @@ def _store_large(backend: Backend, key: str) -> str:
     same("all bytes of it", data, backend.read(key))
     start, stop = _PART_BYTES - 7, _PART_BYTES + 7
     same("a range of it", data[start:stop], bytes(backend.read_range(key, start, stop)))
+    buffer = bytearray(_PART_BYTES)
+    backend.read_into(key, 7, memoryview(buffer))
+    same("as much of it in a buffer", data[7 : 7 + _PART_BYTES], bytes(buffer))
     return f"{len(data) / 2**20:.0f} MiB came back as they were"
 
 

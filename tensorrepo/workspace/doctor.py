@@ -157,10 +157,12 @@ def store_trial(machine: Machine, store: str) -> Trial:
     """A trial of the store at a URL or folder, with or without a repository in it.
 
     Raises:
+        InvalidInputError: no usable URL.
         UnsupportedError: a service, or a web server.
     """
+    scheme = scheme_of(store)
     url = store if is_url(store) else str(machine.path(store))
-    if SCHEMES.get(scheme_of(url)) == "http":
+    if SCHEMES.get(scheme) == "http":
         raise UnsupportedError(
             f"{store}: a service keeps its store to itself, and a web server is only read. Name "
             f"the store that it has; `tensorrepo doctor --repo {store}` looks at the repository."
