@@ -298,6 +298,22 @@ class KeepsParts(Protocol):
 
 
 @runtime_checkable
+class KeepsFolders(Protocol):
+    """A backend whose keys lie in folders, which stay when the last key of one is deleted."""
+
+    def remove_folders(self, prefix: str) -> None:
+        """Remove `prefix`, and what is below it, as far as it is empty. Never raises."""
+
+
+@runtime_checkable
+class SendsParts(Protocol):
+    """A backend that sends what is too large for one request in parts, which the store joins."""
+
+    def with_parts(self, part_bytes: int) -> Backend:
+        """The same store, to which whatever is larger is sent in parts of so many bytes."""
+
+
+@runtime_checkable
 class OpensFiles(Protocol):
     """A backend on this machine's disk, whose values are files."""
 

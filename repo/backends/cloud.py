@@ -58,12 +58,24 @@ class CloudBackend(RemoteReader):
     Args:
         place: location of the store, and how to get there.
         single_put_bytes: most bytes of a value that is not sent in parts.
+        part_bytes: bytes of a part, or more where that would be too many of them.
     """
 
-    def __init__(self, place: StoreLocation, *, single_put_bytes: int = SINGLE_PUT_BYTES) -> None:
+    def __init__(
+        self,
+        place: StoreLocation,
+        *,
+        single_put_bytes: int = SINGLE_PUT_BYTES,
+        part_bytes: int = _PART_BYTES,
+    ) -> None:
         super().__init__(place)
         self.guarantee = Guarantee.ATOMIC
         self._single_put_bytes = single_put_bytes
+        self._part_bytes = part_bytes
+
+    def with_parts(self, part_bytes: int) -> CloudBackend:
+        """See `SendsParts`."""
+        return CloudBackend(self._place, single_put_bytes=part_bytes, part_bytes=part_bytes)
 
     def uploads(self) -> CloudUploads:
         return CloudUploads(self)
@@ -146,7 +158,7 @@ class CloudBackend(RemoteReader):
     async def _send_parts(self, key: str, views: Sequence[memoryview], size_bytes: int) -> bool:
         if await self._exists(key):
             return False
-        part_bytes = max(_PART_BYTES, -(-size_bytes // _MOST_PARTS))
+        part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
         await obstore.put_async(
             self._much, key, views, use_multipart=True,
             chunk_size=part_bytes, max_concurrency=_PARTS_IN_FLIGHT,

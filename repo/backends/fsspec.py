@@ -145,6 +145,21 @@ class FsspecBackend(CommonBackend):
             if not key.startswith(f"{_TEMPORARY}/"):
                 yield StoredKey(key, int(entry["size"]), _modified(entry))
 
+    def remove_folders(self, prefix: str) -> None:
+        """See `KeepsFolders`."""
+        top = f"{self._root}/{check_prefix(prefix)}".rstrip("/")
+        with self._lock, suppress(Exception):  # libraries raise what they like
+            self._files.invalidate_cache()
+            found = self._files.find(top, withdirs=True, detail=True)
+            folders = {path for path, entry in found.items() if entry["type"] == "directory"}
+            files = found.keys() - folders
+            for folder in sorted({top, *folders}, key=len, reverse=True):
+                # Some file systems would remove what is in it, too.
+                if not any(file.startswith(f"{folder}/") for file in files):
+                    with suppress(Exception):
+                        self._files.rmdir(folder)
+        self._made.clear()
+
     def _path(self, key: str) -> str:
         if check_key(key).startswith(f"{_TEMPORARY}/"):
             raise InvalidInputError(f"{key!r}: {_TEMPORARY}/ holds files that have no key yet")

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -165,6 +165,12 @@ class LocalBackend(CommonBackend):
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._walk(check_prefix(prefix)[:-1])
+
+    def remove_folders(self, prefix: str) -> None:
+        """See `KeepsFolders`."""
+        for folder, _, _ in os.walk(self.local_root / check_prefix(prefix), topdown=False):
+            with suppress(OSError):  # something is in it
+                os.rmdir(folder)
 
     @property
     def part_folder(self) -> Path:

@@ -214,7 +214,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "expire": ("Give up the old commits of a branch for good.", CARE, "keep"),
     "purge": ("Erase rows, columns or tensors from all history.", CARE, "purge"),
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
-    "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
+    "doctor": ("Check the repository, this machine and the workspace, or a store.", CARE, "setup"),
     "bench": ("Emulate published trainings against a store.", CARE, "bench"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),
     "cache ls": ("List what the caches of this machine hold.", CARE, "cache"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
@@ -27,6 +28,8 @@ from tensorrepo.connect import (
 from tensorrepo.formats.common.arguments import byte_size, counted, without_password
 from tensorrepo.policy import check_setting
 from tensorrepo.remotes import whole_url
+from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.trial import ERROR, CheckResult, Trial
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.changes.lost_found import find_lost
 from tensorrepo.repo.errors import (
@@ -50,7 +53,7 @@ from tensorrepo.verbs.fsck import MAX_FAULTS, SHOWN_PARTS, Fault, fsck
 from tensorrepo.verbs.repair import repair as mend_repository
 from tensorrepo.verbs.repair import restore_identity
 from tensorrepo.verbs.transfer import Here
-from tensorrepo.workspace.doctor import examine, repair
+from tensorrepo.workspace.doctor import examine, repair, store_trial
 from tensorrepo.workspace.session import start_workspace, workspace_around
 from tensorrepo.workspace.state import Workspace
 
@@ -174,10 +177,15 @@ PACKAGES = (
     "pyarrow", "simplejpeg", "torch", "typer", "xxhash", "zstandard",
 )  # fmt: skip
 CORRUPT = 5
+MARKS = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 
 
 def doctor_command(
     call: RepoCall,
+    store: Annotated[
+        str | None,
+        Argument(metavar="STORE", help="Try this store instead: a folder, or a URL as for init."),
+    ] = None,
     void: Annotated[
         int | None,
         Option(
@@ -193,11 +201,23 @@ def doctor_command(
     Reads the log and every object of the newest commits, and verifies them; probes what the store
     can promise; looks for commits whose outcome is unknown.
 
+    With STORE, tries whether that keeps all that a repository needs of a store: creates that one
+    writer wins, reads, ranges, listings, deletions. It need hold no repository. Keys are made below
+    a random prefix, and removed again.
+
     Examples:
         tensorrepo doctor
+        tensorrepo doctor s3://bucket/team
         tensorrepo doctor --repo s3://bucket/team
         tensorrepo doctor --repair
     """
+    if store is not None:
+        if repair_caches or void is not None or call.repo is not None:
+            raise InvalidInputError(
+                f"{store}: a STORE is tried as it is. Leave out --repo, --void and --repair, or it."
+            )
+        _try_store(call, store)
+        return
     session = call.session
     if repair_caches and void is not None:
         raise InvalidInputError("give --void or --repair: a slot is marked first, then repaired")
@@ -211,12 +231,52 @@ def doctor_command(
     findings = list(examine(session))
     lines = []
     for finding in findings:
-        mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
-        lines.append(f"{mark} {finding.what}: {finding.found}")
+        lines.append(f"{MARKS[finding.level]} {finding.what}: {finding.found}")
         lines += [f"        {finding.advice}"] if finding.advice else []
     call.answer([asdict(finding) for finding in findings], *lines)
     if any(finding.level == "error" for finding in findings):
         raise Exit(CORRUPT)
+
+
+def _try_store(call: CommandCall, store: str) -> None:
+    """Run all checks of a store; what each found, and what it means."""
+    trial = store_trial(call.machine, store)
+    output.note(f"keys are made below {trial.place}, and removed again")
+    results: list[CheckResult] = []
+    try:
+        with (
+            closing(trial.run()) as running,
+            output.row_progress("trying the store", "checks") as advance,
+        ):
+            for result in running:
+                results.append(result)
+                advance(len(results), len(trial.checks), result.what)
+    except KeyboardInterrupt:
+        stays = trial.removal()
+        told = f"nothing is left below {trial.place}" if stays is None else stays.found
+        raise KeyboardInterrupt(told) from None
+    if (stays := trial.removal()) is not None:
+        results.append(stays)
+    lines = list(chain.from_iterable(map(_check_lines, results)))
+    faults = sum(result.level == ERROR for result in results)
+    call.answer([asdict(result) for result in results], *lines, _verdict(trial, faults))
+    if faults:
+        raise Exit(CORRUPT)
+
+
+def _check_lines(result: CheckResult) -> Iterator[str]:
+    expected = f"expected {result.expected}; found " if result.expected else ""
+    yield f"{MARKS[result.level]} {result.what}: {expected}{result.found}"
+    if result.consequence:
+        yield f"        It means: {result.consequence}."
+
+
+def _verdict(trial: Trial, faults: int) -> str:
+    if faults:
+        return f"{counted(faults, 'fault')}: let no repository lie in {trial.backend.url}"
+    if trial.backend.guarantee is Guarantee.ATOMIC:
+        return "no fault found: any number of writers may share a repository here"
+    return "no fault found: one process at a time may write to a repository here"
 
 
 def fsck_command(

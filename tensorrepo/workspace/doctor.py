@@ -6,15 +6,19 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from tensorrepo.connect import Machine, is_url, open_store
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_files
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Backend, Guarantee
+from tensorrepo.repo.backends.conformance import CHECKS
 from tensorrepo.repo.backends.mounts import Mount, mount_of
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.backends.trial import Trial
+from tensorrepo.repo.backends.urls import SCHEMES, scheme_of
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
@@ -147,6 +151,23 @@ def judge_store(backend: Backend) -> _Found:
         "creates are not atomic here: one process may write at a time",
         "Use a local disk, S3, GCS or Azure where several people or jobs commit.",
     )
+
+
+def store_trial(machine: Machine, store: str) -> Trial:
+    """A trial of the store at a URL or folder, with or without a repository in it.
+
+    Raises:
+        InvalidInputError: no usable URL.
+        UnsupportedError: a service, or a web server.
+    """
+    scheme = scheme_of(store)
+    url = store if is_url(store) else str(machine.path(store))
+    if SCHEMES.get(scheme) == "http":
+        raise UnsupportedError(
+            f"{store}: a service keeps its store to itself, and a web server is only read. Name "
+            f"the store that it has; `tensorrepo doctor --repo {store}` looks at the repository."
+        )
+    return Trial(open_store(url, None, machine), CHECKS)
 
 
 def _mount(session: WorkspaceSession) -> _Found:

@@ -1,23 +1,29 @@
-"""Doctor tells what to do about the disk that a repository lies on."""
+"""Doctor tells what to do about the disk that a repository lies on, and tries stores."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 
+from tensorrepo.cli.setup import CORRUPT
+from tensorrepo.repo.backends.conformance import CHECKS
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.mounts import Mount
 from tensorrepo.repo.errors import PermissionDenied
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.workspace import doctor
 from tensorrepo.workspace.doctor import judge, judge_store
 from tests.support.faults.backends import WrappedBackend
+from tests.support.faults.stores import IgnoresTheCondition
 from tests.support.processes.shell import Shell
 
 T = TypeVar("T")
+TIMED = ("small write", "small read", "small listing")
 
 
 @pytest.mark.parametrize(
@@ -108,3 +114,44 @@ def test_a_log_that_is_not_understood_is_not_repaired(full: Shell) -> None:
 
 def test_one_repair_at_a_time(full: Shell) -> None:
     full.fails(2, "doctor", "--repair", "--void", "1")
+
+
+def test_a_store_is_tried_and_left_as_it_was(shell: Shell) -> None:
+    place = shell.folder / "place"
+    done = shell.run("doctor", str(place))
+    lines = done.stdout.splitlines()
+    assert (done.exit_code, len(lines)) == (0, len(CHECKS) + len(TIMED) + 1)
+    assert all(line.startswith("ok ") for line in lines[:-1])
+    assert "any number of writers" in lines[-1]
+    assert f"keys are made below {place}/doctor-" in done.stderr
+    assert not place.exists()
+
+
+def test_faults_of_a_store_are_told_by_what_they_mean(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "open_store", lambda *_: IgnoresTheCondition())
+    told = shell.run("doctor", "memory://x")
+    assert told.exit_code == CORRUPT
+    assert "ERROR   creating again: expected" in told.stdout
+    assert "It means: commits of two writers could overwrite each other" in told.stdout
+    lines = shell.run("doctor", "memory://x", "--json").stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {each["what"]: each["level"] for each in records}["race of threads"] == "error"
+    assert all(each["median_ms"] >= 0 for each in records if each["what"] in TIMED)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "told", "words"),
+    [
+        (8, "doctor --repo https://host/team", ("https://host/team",)),
+        (2, "Leave out --repo", ("place", "--repair")),
+        (2, "is no URL", ("",)),
+        (2, "is a file", ("file",)),
+    ],
+)
+def test_what_is_no_store_is_not_tried(
+    shell: Shell, exit_code: int, told: str, words: tuple[str, ...]
+) -> None:
+    (shell.folder / "file").touch()
+    assert told.lower() in shell.fails(exit_code, "doctor", *words).lower()

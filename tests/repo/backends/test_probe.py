@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 from tests.support.faults.backends import WrappedBackend
+from tests.support.faults.stores import IgnoresTheCondition
 
 
 class LooksThenWrites(WrappedBackend):
@@ -30,14 +31,6 @@ class LooksThenWrites(WrappedBackend):
         return True
 
 
-class IgnoresTheCondition(WrappedBackend):
-    """A server that takes every PUT: `If-None-Match` means nothing to it."""
-
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
-        self.inner.overwrite(key, parts)
-        return True
-
-
 class ShowsLate(WrappedBackend):
     def read(self, key: str) -> bytes:
         raise NotFoundError(f"{key} is not there yet")
@@ -48,8 +41,8 @@ class Full(WrappedBackend):
         raise StorageError("no space")
 
 
-@pytest.mark.parametrize("make", [LooksThenWrites, lambda: IgnoresTheCondition(MemoryBackend())])
-def test_a_store_with_two_winners_is_for_one_writer(make: type[LooksThenWrites]) -> None:
+@pytest.mark.parametrize("make", [LooksThenWrites, IgnoresTheCondition])
+def test_a_store_with_two_winners_is_for_one_writer(make: Callable[[], Backend]) -> None:
     backend = make()
     assert backend.guarantee is Guarantee.ATOMIC
     assert probe(backend) is Guarantee.SINGLE_WRITER
