@@ -20,7 +20,7 @@ from tensorrepo.formats.dataset.changing.patch import computed
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally
 from tensorrepo.formats.dataset.metadata.span_write import leaf_fragments
 from tensorrepo.formats.dataset.metadata.tree_write import put_root, tallies
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.read import ABSENT_BYTES, StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import (
     check_default,
     coerce_column,
@@ -271,10 +271,17 @@ def _default_tallies(
     """Statistics with those of new columns, all of whose rows have the default.
 
     Raises:
-        InvalidInputError: there are rows, and no default.
+        InvalidInputError: there are rows, and no default, or one that is too large to be read.
     """
     counted = tallies(schema, dataset)
     for column in new if dataset.root.rows else ():
+        size = default_values(column).nbytes + 1
+        if size > ABSENT_BYTES:
+            raise InvalidInputError(
+                f"column {column.name!r} stores no values for these {dataset.root.rows:,} rows: "
+                f"the default or null of one takes {size:,} bytes, and {ABSENT_BYTES:,} are made "
+                "at once. Give values, or leave dimensions unknown (None): then a null takes none."
+            )
         tally = counted[column.id]
         tally.nulls = dataset.root.rows if default_row(column) is None else 0
         tally.min, tally.max = default_range(column)

@@ -78,6 +78,7 @@ from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.threads import ordered_map
 
 ABSENT_BYTES = 1 << 30
+_SMALLER_ROWS = "Read other columns, or rows that have values, ds[a:b]"
 
 
 def check_absent(
@@ -680,6 +681,7 @@ def scan(
     more than `max_bytes`, unless one row does.
     """
     stop = dataset.root.rows if stop is None else stop
+    check_absent(_indexes(dataset, columns), 1, advice=_SMALLER_ROWS)
     for low, high in _live_ranges(dataset, columns, start, stop):
         yield from _scan_range(dataset, columns, low, high, max_bytes)
 

@@ -27,8 +27,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
+    check_absent,
     column_index,
     live_rows,
     page_reader,
@@ -181,6 +183,8 @@ class DatasetTable:
             self.dataset, tuple(columns), where, schema, _compared(every, where), numbered,
             self.scanned, rows,
         )  # fmt: skip
+        stored = [column_index(self.dataset, name) for name in part.stored]
+        check_absent(dict(zip(part.stored, stored, strict=True)), 1, advice="Name other columns")
         return pa.RecordBatchReader.from_batches(
             part.schema, noting(self.scanned, self._batches(part))
         )
@@ -220,7 +224,7 @@ class _Part:
             ranges = np.array([[0, len(self.rows)]])
         elif self.where is not None:
             ranges = self._ranges(self.where)
-        step = _part_rows(dataset, {*self._stored(self.columns), *self._stored(self.compared)})
+        step = _part_rows(dataset, self.stored)
         for start, stop in ranges.tolist():
             for at in range(start, stop, step):
                 yield at, min(stop, at + step)
@@ -241,6 +245,16 @@ class _Part:
         """The columns of the dataset that these are read of, each once."""
         stored = dict.fromkeys(self.numbered.get(name, name) for name in names)
         return [name for name in stored if name in self.dataset.schema]
+
+    @property
+    def stored(self) -> list[str]:
+        """The columns of the dataset that are read."""
+        return self._stored((*self.columns, *self.compared))
+
+    @property
+    def _uncompared(self) -> list[str]:
+        compared = self._stored(self.compared)
+        return [name for name in self._stored(self.columns) if name not in compared]
 
     def read(self, part: tuple[int, int]) -> list[pa.RecordBatch]:
         """The rows that are wanted of one part."""
@@ -265,7 +279,12 @@ class _Part:
             chosen = {
                 name: each if everywhere else each.take(kept) for name, each in values.items()
             }
-            yield self._batch(rows[kept], chosen | self._others(rows[kept]))
+            start = 0
+            for some in _pieces(self.dataset, self._uncompared, rows[kept]):
+                stop = start + len(some)
+                these = {name: each.slice(start, stop) for name, each in chosen.items()}
+                yield self._batch(some, these | self._others(some))
+                start = stop
 
     def _asked(
         self, start: int, stop: int
@@ -274,16 +293,16 @@ class _Part:
         if self.rows is None:
             yield from self._scanned(self.compared, start, stop)
             return
-        rows, names = self.rows[start:stop], self._stored(self.compared)
-        self.scanned.pages += sum(_pages(self.dataset, name, rows) for name in names)
-        self.scanned.rows += len(rows)
-        values = read_columns([page_reader(self.dataset, name) for name in names], rows)
-        yield rows, dict(zip(names, values, strict=True))
+        names = self._stored(self.compared)
+        for rows in _pieces(self.dataset, names, self.rows[start:stop]):
+            self.scanned.pages += sum(_pages(self.dataset, name, rows) for name in names)
+            self.scanned.rows += len(rows)
+            values = read_columns([page_reader(self.dataset, name) for name in names], rows)
+            yield rows, dict(zip(names, values, strict=True))
 
     def _others(self, rows: NDArray[np.int64]) -> dict[str, ColumnValues]:
         """Columns that are wanted and were not compared, of some rows."""
-        compared = self._stored(self.compared)
-        names = [name for name in self._stored(self.columns) if name not in compared]
+        names = self._uncompared
         if not names:
             return {}
         readers = [page_reader(self.dataset, name) for name in names]
@@ -347,22 +366,50 @@ def _row_ids(dataset: StoredDataset, rows: NDArray[np.int64]) -> pa.Array:
     return pc.binary_join_element_wise(names.take(pa.array(which)), offsets, ":")
 
 
-def _part_rows(dataset: StoredDataset, columns: set[str]) -> int:
+def _part_rows(dataset: StoredDataset, columns: Sequence[str]) -> int:
     """So many rows that a part of them takes about `PART_BYTES`."""
-    indexes = [column_index(dataset, name) for name in columns if name in dataset.schema]
-    row_bytes = sum(index.raw_bytes for index in indexes) / max(1, dataset.root.rows)
+    indexes = [column_index(dataset, name) for name in columns]
+    sizes = sum(float(_row_bytes(index) @ index.entries["rows"]) for index in indexes)
+    row_bytes = sizes / max(1, dataset.root.rows)
     return max(1, min(PART_ROWS, math.ceil(PART_BYTES / max(row_bytes, 1.0))))
+
+
+def _row_bytes(index: ColumnIndex) -> NDArray[np.float64]:
+    """Decoded bytes of a row of each page, on average; of one that is nowhere, of the default."""
+    rows = np.maximum(index.entries["rows"], 1)
+    sizes: NDArray[np.float64] = index.entries["raw_bytes"] / rows
+    if index.default is not None:
+        sizes[index.is_absent] = index.default.nbytes + 1
+    return sizes
+
+
+def _pieces(
+    dataset: StoredDataset, names: Sequence[str], rows: NDArray[np.int64]
+) -> Iterator[NDArray[np.int64]]:
+    """Rows, ascending, cut so that the columns take about `PART_BYTES` of each piece, or a row."""
+    sizes = np.zeros(len(rows))
+    for name in names:
+        index = column_index(dataset, name)
+        sizes += _row_bytes(index)[index.page_of(rows)]
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(rows):
+        before = ends[start] - sizes[start]
+        stop = max(start + 1, int(np.searchsorted(ends, before + PART_BYTES, "right")))
+        yield rows[start:stop]
+        start = stop
 
 
 _COPIES: Final = 3  # of a value: in its page, in a batch, and as it is handed on
 
 
 def _largest_page(dataset: StoredDataset, name: str) -> int:
-    """Decoded bytes of the largest page of a column; of tiles, which are read by rows, of a row."""
+    """Decoded bytes of the largest page of a column, or of a row where rows are made or cut."""
     index = column_index(dataset, name)
-    if index.storage.layout is ColumnLayout.TILED:
-        return int(index.mean_row_bytes)
-    return int(index.entries["raw_bytes"].max(initial=0))
+    row_bytes = int(_row_bytes(index).max(initial=0))
+    if index.storage.layout is ColumnLayout.TILED:  # which are read by rows
+        return row_bytes
+    return max(row_bytes, int(index.entries["raw_bytes"].max(initial=0)))
 
 
 def _pages(dataset: StoredDataset, name: str, rows: NDArray[np.int64]) -> int:

@@ -378,7 +378,7 @@ class _Child:
         """Why the child went away, or the error that has another reason."""
         if not isinstance(error, EOFError | BrokenPipeError):
             self._end()
-            return error
+            return out_of_memory(error) if isinstance(error, MemoryError) else error
         status = self._process.wait()
         told = printable(self._process.told().decode(errors="replace").strip(), keep="\n")
         self._end()
@@ -414,6 +414,14 @@ class _Child:
         self._process.wait()
         self._serving.close()
         self._process.close()
+
+
+def out_of_memory(error: MemoryError) -> InvalidInputError:
+    """What the caller is told when this process, which serves the query, gets no more memory."""
+    return InvalidInputError(
+        "the query was stopped: this process has no memory for the rows that it reads "
+        f"({error!s:.200}). Name fewer columns, or smaller ones, or give the process more memory"
+    )
 
 
 def _check_types(schema: pa.Schema) -> None:
@@ -524,10 +532,10 @@ class Serving:
         self._scans[asked.scan] = scan  # at the end
         try:
             batch = next(scan.batches, None)
+            return {}, b"" if batch is None else packed([batch], scan.schema)
         except Exception as error:  # noqa: BLE001 - the process is told, and the caller gets it
             self._note(error)
             return {"failed": True}, b""
-        return {}, b"" if batch is None else packed([batch], scan.schema)
 
     def close(self) -> None:
         """Give up all scans."""
@@ -546,7 +554,9 @@ class Serving:
             self._given_up.add(oldest)
 
     def _note(self, error: Exception) -> None:
-        if isinstance(error, pa.ArrowException):
+        if isinstance(error, MemoryError):
+            error = out_of_memory(error)
+        elif isinstance(error, pa.ArrowException):
             error = InvalidInputError(f"SQL: the rows cannot be read: {error!s:.500}")
         self.scanned.failed = self.scanned.failed or error
 

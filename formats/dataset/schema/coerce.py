@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from math import isfinite, isnan
-from typing import Any, NoReturn, overload
+from typing import Any, Final, NoReturn, cast, overload
 
 import msgspec
 import numpy as np
@@ -487,6 +487,7 @@ def _check_nulls(column: Column, values: ColumnValues, first_row: int) -> Column
 
 
 MAX_DEFAULT_BYTES = 1 << 16
+_MOST_ROW_BYTES: Final = 1 << 62  # beyond which NumPy counts no array
 _BEYOND_JSON = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
@@ -494,7 +495,8 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
     """`rows` times the default of a column; nulls where it has none.
 
     Raises:
-        InvalidInputError: it has none and is not nullable, or one that does not fit its type.
+        InvalidInputError: it has none and is not nullable, or one that does not fit its type; or
+            no memory holds a row.
     """
     if column.default is not None:
         return _values(column).take(np.zeros(rows, np.int64))
@@ -503,7 +505,17 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
             f"column {column.name!r} is not nullable and has no default: "
             "rows without a value need one. Give values, or a default."
         )
-    return blank_values(column.storage, rows, np.zeros(rows, np.bool_))
+    absent = np.zeros(rows, np.bool_)
+    if rows == 1 and column.storage.layout is ColumnLayout.FIXED:
+        # One zero stands for all: a few bytes of metadata may say that a row takes 128 GiB.
+        if column.storage.row_bytes > _MOST_ROW_BYTES:
+            raise InvalidInputError(
+                f"column {column.name!r}: a row of it takes {column.storage.row_bytes:,} bytes, "
+                "which no memory holds: use smaller dimensions, or unknown ones"
+            )
+        zero = np.zeros((), column.storage.element)
+        return FixedValues(np.broadcast_to(zero, (1, *column.storage.row_shape)), absent)
+    return blank_values(column.storage, rows, absent)
 
 
 def default_row(column: Column) -> Any:
@@ -513,9 +525,9 @@ def default_row(column: Column) -> Any:
 
 def default_range(column: Column) -> tuple[int | None, int | None]:
     """Order keys of the default's bounds; None where it has no order."""
-    values = default_values(column)
-    if not isinstance(values, FixedValues) or column.storage.shape:
+    if column.storage.layout is not ColumnLayout.FIXED or column.storage.shape:
         return None, None
+    values = cast("FixedValues", default_values(column))
     bounds = range_of(values.values, values.valid)
     return bounds.smallest, bounds.largest
 

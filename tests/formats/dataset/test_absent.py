@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.metadata.manifest import LeafEntry, encode_leaf, encode_root
@@ -91,6 +92,30 @@ def test_batches_of_it_are_as_small_as_asked(hostile: StoredDataset) -> None:
     first = next(hostile.to_batches(max_bytes=1 << 20))
     assert first.nbytes < 2 << 20
     assert next(hostile.to_batches(["none"], max_bytes=1 << 20)).num_rows <= 1 << 20
+
+
+HUGE = Column("huge", Tensor("float64", (1 << 17, 1 << 17)), nullable=True)  # 128 GiB a row
+
+
+def test_a_row_that_cannot_be_read_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryObjects()
+    plain = stored(objects, Schema.of({"n": "int64"}), [{"n": np.arange(3)}])
+    with pytest.raises(InvalidInputError, match=r"'huge' stores no values.*Give values, or leave"):
+        add_column(objects, plain, HUGE)
+    monkeypatch.setattr(evolve, "ABSENT_BYTES", 1 << 62)  # somebody else's repository has it
+    hostile = open_dataset(objects, add_column(objects, plain, HUGE).digest)
+    assert hostile["n"][:].tolist() == [0, 1, 2]
+    asks: list[Callable[[], Any]] = [
+        lambda: hostile[0],
+        lambda: hostile["huge"][:],
+        lambda: list(hostile),
+    ]
+    for ask in asks:
+        with pytest.raises(InvalidInputError, match="'huge' stores no values"):
+            ask()
+    endless = replace(HUGE, type=Tensor("float64", ((1 << 32) - 1,) * 3))
+    with pytest.raises(InvalidInputError, match="which no memory holds"):
+        add_column(objects, plain, endless)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
-from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, StoppedError
@@ -71,6 +72,29 @@ def test_a_selective_filter_on_a_sorted_column_reads_few_pages(heavy: StoredData
 def test_batches_are_bounded_in_bytes(heavy: StoredDataset) -> None:
     reader = DatasetTable(heavy, Scanned()).reader(["picture"], None)
     assert max(batch.nbytes for batch in reader) <= 17 << 20
+
+
+NOT_STORED = Column("v", Tensor("uint8", (1 << 17,)), nullable=True)
+
+
+@pytest.mark.parametrize("where", [None, pc.field("label") >= 0])
+def test_rows_that_are_not_stored_count_as_they_are_made(where: Any) -> None:
+    objects = MemoryObjects()
+    light = stored(objects, Schema.of({"label": "int64"}), [{"label": np.arange(400)}])
+    added = open_dataset(objects, add_column(objects, light, NOT_STORED).digest)
+    batches = list(DatasetTable(added, Scanned()).reader(["v"], where))
+    assert max(batch.nbytes for batch in batches) <= 20 << 20
+    assert sum(batch.column(0).null_count for batch in batches) == 400
+
+
+def test_a_few_large_rows_among_small_ones_come_in_pieces() -> None:
+    rows = {"n": np.arange(2000), "b": [""] * 1920 + ["x" * (1 << 19)] * 80}
+    made = stored(MemoryObjects(), Schema.of({"n": "int64", "b": Text()}), [rows])
+    batches = list(DatasetTable(made, Scanned()).reader(["n", "b"], pc.field("n") >= 0))
+    assert max(batch.nbytes for batch in batches) <= 20 << 20
+    found = pa.Table.from_batches(batches)
+    assert found["n"].to_pylist() == [*range(2000)]
+    assert pc.sum(pc.binary_length(found["b"])).as_py() == 80 << 19
 
 
 def test_a_scan_stops_when_it_is_told_to(heavy: StoredDataset) -> None:

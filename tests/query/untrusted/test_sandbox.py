@@ -175,7 +175,27 @@ def test_what_this_process_takes_for_a_query_is_bounded() -> None:
         tx.create_dataset("wide", {"blob": [b"x" * MEGABYTE] * 4, "n": [1, 2, 3, 4]})
     with pytest.raises(tr.InvalidInputError, match=r"blob takes [\d,]+ bytes at once"):
         _ask(repo, "SELECT sum(octet_length(blob)) FROM wide", served_bytes=2 * MEGABYTE)
+    with repo.transaction("main", message="nulls that no page holds") as tx:
+        tx.dataset("wide").add_column("v", tr.Tensor("float64", (1024, 1024)), nullable=True)
+    with pytest.raises(tr.InvalidInputError, match=r"v takes [\d,]+ bytes at once"):
+        _ask(repo, "SELECT count(v) FROM wide", served_bytes=16 * MEGABYTE)
     assert _ask(repo, "SELECT sum(n) AS s FROM wide", served_bytes=2 * MEGABYTE).num_rows == 1
+
+
+@pytest.mark.parametrize("step", ["packed", "unpacked"])
+def test_this_process_without_memory_says_so(
+    repo: tr.Repository, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(sandbox, step)
+
+    def full(given: Any, *schema: Any) -> Any:
+        if given == []:
+            return real(given, *schema)
+        raise pa.ArrowMemoryError("realloc of size 1073741824 failed")
+
+    monkeypatch.setattr(sandbox, step, full)
+    with pytest.raises(tr.InvalidInputError, match=r"this process has no memory.*Name fewer"):
+        _ask(repo, "SELECT sum(n) FROM numbers")
 
 
 def test_no_folder_is_left_of_a_process_that_was_killed(
