@@ -43,8 +43,7 @@ def repack(folder: Path, options: Options) -> dict[str, Any]:
         "share_of_raw_before": round(report.present_bytes / raw, 3),
         "share_of_raw_after": round((report.stored_bytes or report.present_bytes) / raw, 3),
         "peak_mib": round(peak),
-        "goal": "cpu_ms_a_model <= 60, peak_mib <= 1024, "
-        "share_of_raw_after <= share_of_raw_before",
+        "goal": "cpu_ms_a_model <= 60, peak_mib <= 1024, share_of_raw_after <= share_of_raw_before",
     }
 
 

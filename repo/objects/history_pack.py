@@ -132,6 +132,11 @@ def expand_frame(stored: Buffer, size: int, name: Digest) -> bytes:
     if size > MOST_FRAME_BYTES:
         raise CorruptError(f"history pack {name:.12} promises a frame of {size:,} bytes")
     try:
+        claimed = zstandard.get_frame_parameters(stored).content_size
+        if claimed not in {size, zstandard.CONTENTSIZE_UNKNOWN}:  # as much would be allocated
+            raise CorruptError(
+                f"history pack {name:.12}: a frame claims {claimed:,} bytes, expected {size:,}"
+            )
         found = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size)
     except zstandard.ZstdError as error:
         raise CorruptError(f"history pack {name:.12}: a frame is damaged: {error}") from error

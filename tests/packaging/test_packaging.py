@@ -58,7 +58,7 @@ NAMES = (
     "repo.backends._storing",
     "repo.changes._following",
 )
-FILES = {
+LAYER_FILES = {
     path.relative_to(ROOT).as_posix()
     for layer in ("formats", "repo")
     for path in (ROOT / layer).rglob("*.*")
@@ -155,7 +155,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(archives: dict[str, Path]
     }
     kernels = {name for name in held if name.endswith(".so")}
     assert held - kernels == modules | {"tensorrepo/py.typed"} | {
-        f"tensorrepo/{path}" for path in FILES if path.endswith(".pyi")
+        f"tensorrepo/{path}" for path in LAYER_FILES if path.endswith(".pyi")
     }
     assert kernels == KERNELS
 
@@ -249,6 +249,6 @@ def test_every_kernel_is_built_of_files_that_are_there_for_one_wheel() -> None:
     """What a build, which takes a minute, would find missing."""
     extensions = project()["tool"]["setuptools"]["ext-modules"]
     needed = {path for each in extensions for path in (*each["sources"], *each.get("depends", ()))}
-    assert needed == {path for path in FILES if path.endswith((".c", ".h"))}
+    assert needed == {path for path in LAYER_FILES if path.endswith((".c", ".h"))}
     assert {each["name"] for each in extensions} == {f"tensorrepo.{name}" for name in NAMES}
     assert all(each["optional"] and each["py-limited-api"] for each in extensions)

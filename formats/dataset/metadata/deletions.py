@@ -71,6 +71,10 @@ def unpack_deletions(deletions: Deletions, rows: int) -> Ints:
         CorruptError: not so many, not ascending, or beyond the fragment's `rows`.
     """
     if deletions.form == OFFSETS:
+        if len(deletions.data) % 4:
+            raise CorruptError(
+                f"deletion map: offsets of {len(deletions.data)} bytes, not of 4 each"
+            )
         found = np.frombuffer(deletions.data, "<u4").astype(np.int64)
         ascending = bool((np.diff(found) > 0).all()) and (not len(found) or found[-1] < rows)
     else:

@@ -14,6 +14,7 @@ from tensorrepo.repo.objects.history_pack import (
     FRAME_BYTES,
     HistoryPacks,
     PackWriter,
+    expand_frame,
     read_table,
     table_bytes,
 )
@@ -110,3 +111,10 @@ def test_what_a_pack_promises_is_not_believed() -> None:
     data[8:12] = struct.pack("<I", 1 << 21)
     with pytest.raises(CorruptError, match="header is damaged"):
         packs(bytes(data)).tables()
+
+
+def test_a_frame_that_claims_much_is_refused_before_memory_is_taken() -> None:
+    header = zstandard.ZstdCompressor().compress(bytes(300))[:4]
+    bomb = header + b"\xe0" + b"\xff" * 7 + b"\x0f" + bytes(20)  # a size of eight bytes
+    with pytest.raises(CorruptError, match="claims"):
+        expand_frame(bomb, 448, Digest("ab" * 32))

@@ -68,12 +68,13 @@ def test_a_map_holds_the_deletions_of_all_its_fragments(
         Deletions(2, OFFSETS, np.array([2, 1], "<u4").tobytes()),
         Deletions(2, OFFSETS, np.array([1, 9], "<u4").tobytes()),
         Deletions(3, OFFSETS, np.array([1, 2], "<u4").tobytes()),
+        Deletions(1, OFFSETS, bytes(5)),
         Deletions(2, BITMAP, bytes([0b111, 0])),
         Deletions(1, BITMAP, bytes([1])),
         Deletions(1, BITMAP, bytes([0, 0b10])),
         Deletions(1, BITMAP, bytes([1, 0, 0])),
     ],
-    ids=["twice", "falling", "beyond", "fewer", "more", "short", "behind the last", "long"],
+    ids=["twice", "falling", "beyond", "fewer", "more", "odd", "short", "behind the last", "long"],
 )
 def test_deletions_that_contradict_their_fragment_of_nine_rows_are_corrupt(
     deletions: Deletions,
