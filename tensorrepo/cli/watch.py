@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -163,12 +164,19 @@ def _run(call: RepoCall, new: WatchedCommit, words: list[str]) -> int:
     }
     environment = {**call.machine.environment, **told}
     to = 2 if call.as_json else None  # standard output is for the answer
+    # Ctrl-C while it is being started would leave it to itself: it counts once it has begun.
+    interrupted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
         running = subprocess.Popen(words, cwd=call.machine.cwd, env=environment, stdout=to)  # noqa: S603  the user's own
     except OSError as error:
         raise InvalidInputError(f"cannot run {words[0]}: {error.strerror}") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     with running:
         try:
+            if interrupted:
+                raise KeyboardInterrupt
             return running.wait()
         except KeyboardInterrupt:
             # It got the signal, too, if it came from the terminal: let it end by itself.

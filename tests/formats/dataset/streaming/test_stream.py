@@ -24,10 +24,10 @@ from tests.support.builders.streams import (
     SCHEMA,
     WINDOW,
     MappedObjects,
+    lasting_stream_threads,
     row_numbers,
     rows_of,
     stream,
-    stream_threads,
 )
 from tests.support.effort import examples
 
@@ -48,7 +48,7 @@ def remote() -> StoredDataset:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Any:
     yield
-    assert stream_threads() == []
+    assert lasting_stream_threads() == []
 
 
 # ------------------------------------------------------------------------------ rows
