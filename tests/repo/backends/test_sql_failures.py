@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, S
 from tensorrepo.repo.log.log_slots import slot_key
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, tip_of
-from tests.support.servers.postgres import shared_server
+from tests.support.servers.postgres import server, shared_server
 
 INSERT = "INSERT INTO tensorrepo_log"
 
@@ -87,6 +87,56 @@ def check_whole(repository: RepositoryCore, content: bytes) -> None:
     verify(repository.backend)
     assert repository.log.pending is not None
     assert repository.log.pending.unresolved() == ()
+
+
+def test_records_are_on_the_servers_disk_whatever_its_default_is(database: str) -> None:
+    with psycopg.connect(database) as plain:
+        assert plain.execute("SHOW synchronous_commit").fetchone() == ("off",)
+    connections = sql_connections.SqlConnections(database, "a log", "tensorrepo_log")
+    assert [*connections.ask("SHOW synchronous_commit")] == [("on",)]
+    connections.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round_", range(2))
+def test_what_was_acknowledged_outlives_a_server_that_is_cut_off(
+    tmp_path: Path, round_: int
+) -> None:
+    """Its own processes end amid commits of three writers, though its default syncs none."""
+    with server({"synchronous_commit": "off", "wal_writer_delay": "10s"}) as running:
+        url, local = running.database(), LocalState(pending=tmp_path / "pending")
+        made = create_repository(
+            LocalBackend(tmp_path / "store"), drivers={}, local=local, database=url
+        )
+        done: list[tuple[str, bytes]] = []
+
+        def write(number: int) -> None:
+            mine = opened(made, url)
+            with suppress(Error):
+                for at in range(10_000):
+                    content = b"%d of %d" % (at, number)
+                    commit_files(mine, {f"files/{at}": content}, branch=f"b{number}")
+                    done.append((f"b{number}/{at}", content))
+
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+        for writer in writers:
+            writer.start()
+        while len(done) < 30 * (round_ + 1):
+            time.sleep(0.01)
+        running.stop()
+        for writer in writers:
+            writer.join()
+        acknowledged = [*done]
+        running.start()
+        after = opened(made, url)
+        refs = after.log.refresh().state.refs
+        found = {b: files_at(after, refs[f"heads/{b}"]) for b in ("b0", "b1", "b2")}
+        for place, content in acknowledged:
+            branch, _, at = place.partition("/")
+            assert found[branch][f"files/{at}"] == content
+        verify(after.backend)
+        assert isinstance(after.backend, SqlLogBackend)
+        after.backend.close()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
