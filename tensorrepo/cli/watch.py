@@ -175,13 +175,13 @@ def _run(call: RepoCall, new: WatchedCommit, words: list[str]) -> int:
         signal.signal(signal.SIGINT, before)
     with running:
         try:
-            if interrupted:
-                raise KeyboardInterrupt
-            return running.wait()
+            if not interrupted:
+                return running.wait()
         except KeyboardInterrupt:
-            # It got the signal, too, if it came from the terminal: let it end by itself.
-            _end(running)
-            raise
+            pass
+        # It got the signal, too, if it came from the terminal: let it end by itself.
+        _end(running)
+        raise KeyboardInterrupt
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:
