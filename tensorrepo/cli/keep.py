@@ -30,7 +30,7 @@ from tensorrepo.repo.changes.gc_collect import (
 )
 from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.changes.moments import parse_span
-from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, StorageError
+from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
@@ -123,9 +123,6 @@ def expire_command(
             help="What stays: an age, a number of commits, or both; else what its rule says.",
         ),
     ] = None,
-    keep_option: Annotated[
-        str | None, Option("--keep", metavar="KEEP", help="The same, where it reads better.")
-    ] = None,
     dry_run: DryRunOption = False,
     grace: GraceOption = "3d",
 ) -> None:
@@ -140,9 +137,6 @@ def expire_command(
         tensorrepo expire main 30d,100 --dry-run
         tensorrepo expire main 30d,100
     """
-    if keep is not None and keep_option is not None:
-        raise InvalidInputError(f"KEEP was given twice: {keep!r} and --keep {keep_option!r}")
-    keep = keep if keep_option is None else keep_option
     core, now = call.session.repository, time.time_ns()
     rule = None if keep is None else parse_keep(keep)
     rules = CollectionRules(grace_seconds=parse_span(grace))

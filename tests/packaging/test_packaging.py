@@ -29,8 +29,19 @@ from tests.support.processes.shared import made_once
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("__pycache__", "*.so")
 # Modules that users of an extra import by their names.
-OF_EXTRAS = {"tensorrepo.dcp", "tensorrepo.integrations.dlio"}
-MODULES = [source.module for source in sources() if source.module not in OF_EXTRAS]
+OF_EXTRAS = {
+    "tensorrepo.dcp",
+    "tensorrepo.ray",
+    *(
+        f"tensorrepo.integrations.{name}"
+        for name in ("dlio", "lightning", "pytorch_lightning", "transformers")
+    ),
+}
+MODULES = [
+    source.module
+    for source in sources()
+    if source.module not in OF_EXTRAS and source.layer != "api"  # which is the extra "server"
+]
 OPTIONAL = {"torch", "PIL", "cv2", "simplejpeg", "sklearn"}  # extras: no other module needs them
 
 IMPORT_ALL = """

@@ -92,7 +92,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "signer rm": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "rm", "ann")),
     "verify-signatures": (("verify-signatures", "v1..main"),),
     "gc": (("gc", "--compact"), ("gc", "--dry-run", "--compact")),
-    "expire": (("expire", "main", "30d", "--dry-run"), ("expire", "main", "--keep", "30d,100")),
+    "expire": (("expire", "main", "30d", "--dry-run"), ("expire", "main", "30d,100")),
     "purge": (("purge", "points", "--column", "label", "-m", "why", "--yes"), ("purge", "--list")),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
