@@ -166,13 +166,16 @@ def _run(call: RepoCall, new: WatchedCommit, words: list[str]) -> int:
     to = 2 if call.as_json else None  # standard output is for the answer
     # Ctrl-C while it is being started would leave it to itself: it counts once it has begun.
     interrupted: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    before = signal.getsignal(signal.SIGINT)
+    if callable(before):  # else it is ignored, as in the background of a shell: by the command, too
+        signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
         running = subprocess.Popen(words, cwd=call.machine.cwd, env=environment, stdout=to)  # noqa: S603  the user's own
     except OSError as error:
         raise InvalidInputError(f"cannot run {words[0]}: {error.strerror}") from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        if callable(before):
+            signal.signal(signal.SIGINT, before)
     with running:
         try:
             if not interrupted:
