@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 KERNELS := $(wildcard formats/native/*.[ch] repo/*/*.c)
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint check-code format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
+.PHONY: help demo test test-gpu lint check-code format typecheck reference docs check-docs bench bench-all bench-env soak dev clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -63,6 +63,9 @@ test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the sl
 	$(if $(TEST_FOLDER),PYTEST_DEBUG_TEMPROOT=$(TEST_FOLDER)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --merge-cases --slowest=build/durations.txt $(PYTEST_ARGS) || failed=$$?; \
 	wait $$docs || { cat build/check-docs.txt; failed=1; }; \
 	wait $$types || { cat build/typecheck.txt; failed=1; }; exit $${failed:-0}
+
+test-gpu: $(VENV)/.dev ## what needs a GPU that torch can use: tests/gpu
+	$(BIN)/python -m pytest -m gpu tests/gpu $(PYTEST_ARGS)
 
 lint: check-code ## ruff, rules and format; figures of the architecture
 	$(BIN)/python .ci/house
