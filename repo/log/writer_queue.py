@@ -4,7 +4,8 @@ Whoever loses the race for a slot merges anew, so a writer that commits in a loo
 merge, wins again and again: of 8 writers the slowest commit in 100 took 57 times the median.
 Advisory locks let them go one after the other, in the order in which they came: of bytes of a file
 for the writers of one machine, of the server for those of a log in PostgreSQL. The slot alone
-decides who wins, so a writer that cannot lock, or for whom the queue does not move, goes on without.
+decides who wins, so a writer that cannot lock, or for whom the queue does not move, goes on
+without.
 
 In the file a byte is a ticket. Who comes locks the first byte behind all that are locked, and has
 its turn when it can lock all bytes before its own as well. The kernel lets go of what a process
@@ -24,7 +25,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
 from struct import Struct
 from typing import Final
 
@@ -40,9 +40,12 @@ LOCK_NAME: Final = "append-queue"
 STUCK_SECONDS: Final = 0.5
 _NEXT_POLL_SECONDS: Final = 0.0004  # of who is next: nobody writes while it sleeps
 _POLL_SECONDS: Final = 0.001  # of the others, for each that is before them: a turn takes longer
-_IS_LINUX: Final = sys.platform == "linux"
 # struct flock of <fcntl.h>: type, whence, start, length (0: to the end), process (0 for these).
 _FLOCK: Final = Struct("@hhqqi")
+# The question for locks of any byte, its answer when there are none, and a lock of the first byte.
+_ALL: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_NONE: Final = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+_FIRST: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
 
 def turn_of(
@@ -74,17 +77,17 @@ def turn_of(
 class QueueFile:
     """A file to lock, and a path whose time of change tells of a new record."""
 
-    lock: Path
-    changes: Path
+    lock: str
+    changes: str
 
 
 def queue_of(backend: Backend) -> QueueFile | None:
     """Where the writers of this machine queue; None: nowhere."""
     if isinstance(backend, SqlLogBackend):
         file = backend.database.removeprefix(SQLITE)
-        return QueueFile(Path(f"{file}-queue"), Path(f"{file}-wal"))
-    root = backend.local_root
-    return None if root is None else QueueFile(root / TEMPORARY / LOCK_NAME, root / "log")
+        return QueueFile(f"{file}-queue", f"{file}-wal")
+    root = backend.local_root  # joined as text, for a writer that is alone: a Path takes as long
+    return None if root is None else QueueFile(f"{root}/{TEMPORARY}/{LOCK_NAME}", f"{root}/log")
 
 
 @contextmanager
@@ -108,9 +111,9 @@ def turn(
         os.close(file)  # which lets go of what is locked
 
 
-def _opened(path: Path) -> int | None:
-    if not _IS_LINUX:
-        return None
+def _opened(path: str) -> int | None:
+    if sys.platform != "linux":
+        return None  # nothing there belongs to an open file and can be asked who is before
     with suppress(OSError):  # it cannot be written, and the append will say so
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     return None
@@ -118,14 +121,20 @@ def _opened(path: Path) -> int | None:
 
 def _is_taken(file: int) -> bool:
     """Whether others write or wait; where not, or where nothing can be locked, it is our turn."""
-    with suppress(OSError):
-        return _first_locked(file, 0) is not None or not _lock(file, 0, 1)
+    try:
+        if fcntl.fcntl(file, fcntl.F_OFD_GETLK, _ALL) != _NONE:
+            return True
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FIRST)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
     return False
 
 
 def _wait(
     file: int,
-    changes: Path,
+    changes: str,
     sleep: Callable[[float], None],
     clock: Callable[[], float],
 ) -> None:
@@ -184,10 +193,10 @@ def _flock(start: int, stop: int) -> bytes:
     return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, max(stop - start, 0), 0)
 
 
-def _last_change(path: Path) -> int:
+def _last_change(path: str) -> int:
     """When what the path names last changed, in ns."""
     with suppress(OSError):
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns
     return 0
 
 
