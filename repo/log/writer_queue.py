@@ -20,6 +20,7 @@ Source:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -40,6 +41,7 @@ LOCK_NAME: Final = "append-queue"
 STUCK_SECONDS: Final = 0.5
 _NEXT_POLL_SECONDS: Final = 0.0004  # of who is next: nobody writes while it sleeps
 _POLL_SECONDS: Final = 0.001  # of the others, for each that is before them: a turn takes longer
+_LONGEST_POLL_SECONDS: Final = 0.04
 # struct flock of <fcntl.h>: type, whence, start, length (0: to the end), process (0 for these).
 _FLOCK: Final = Struct("@hhqqi")
 # The question for locks of any byte, its answer when there are none, and a lock of the first byte.
@@ -146,8 +148,15 @@ def _wait(
                 if (now := _last_change(changes)) == seen:
                     return
                 seen, moved_at = now, clock()
-            # All together look some 1,000 times a second, however many they are.
-            sleep(_NEXT_POLL_SECONDS if ahead == 1 else ahead * _POLL_SECONDS)
+            sleep(_seconds_to_sleep(ahead))
+
+
+def _seconds_to_sleep(ahead: int) -> float:
+    """Until a writer looks again: together, 30 of them look hardly more often than 8."""
+    if ahead == 1:
+        return _NEXT_POLL_SECONDS
+    # Behind a writer that hangs tickets grow without end, as the queue is never empty.
+    return min(ahead * _POLL_SECONDS, _LONGEST_POLL_SECONDS)
 
 
 def _draw(file: int) -> int:
@@ -183,10 +192,17 @@ def _first_locked(file: int, start: int, stop: int = 0) -> range | None:
     """Bytes of ``[start, stop)`` that another open file has locked, with their neighbors.
 
     With `stop` 0, of all from `start` on. None: there are none.
+
+    Raises:
+        OSError: nothing can be locked, or something else has locked the file to its end.
     """
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock(start, stop))
     kind, _, first, length, _ = _FLOCK.unpack(answer)
-    return None if kind == fcntl.F_UNLCK else range(first, first + length)
+    if kind == fcntl.F_UNLCK:
+        return None
+    if not length:
+        raise OSError(errno.ENOLCK, "no byte is left for a ticket")
+    return range(first, first + length)
 
 
 def _flock(start: int, stop: int) -> bytes:

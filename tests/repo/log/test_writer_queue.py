@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,8 @@ import pytest
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.log.writer_queue import STUCK_SECONDS, turn_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no such locks")
 
 
 @pytest.fixture
@@ -95,6 +98,14 @@ def test_a_writer_that_gives_up_keeps_nobody_waiting(root: Path) -> None:
         pass
     with clock.turn(root):
         assert clock.now == 0
+
+
+def test_a_lock_of_something_else_to_the_end_of_the_file_stops_nobody(root: Path) -> None:
+    clock = Clock()
+    with (root / "tmp" / "append-queue").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        with Clock().turn(root), clock.turn(root):
+            assert clock.now == 0
 
 
 def test_where_nothing_can_be_locked_nobody_is_waited_for(
