@@ -1,18 +1,19 @@
-"""Commits of eight processes at once: on the log in PostgreSQL, in SQLite and in files.
+"""Commits of many processes at once: on the log in PostgreSQL, in SQLite and in files.
 
     python benchmarks/bench_log.py [case ...] [--folder DIR] [--rounds N] [--scale X]
 
 One commit is `with repo.transaction(branch) as tx: tx.save_file(name, content)` of a process that
 has the repository open: one of its four files of 1 KiB anew, durable when it returns, as are its
-two objects and its record. Sides take turns: each round measures all of them, for two seconds
+two objects and its record. `p99_to_p50` tells how fair the queue of writers is, `fewest` and `most`
+how many commits a writer made. Sides take turns: each round measures all of them, for two seconds
 times `--scale`. What no log can go beyond is measured beside it: eight clients that insert rows of
 a record's size in transactions of their own, eight that write, sync and link files, and eight
 (`floor`) that do what a commit asks of server and disk and nothing else: its three statements
 through psycopg, one after the other in a queue, and its two files with their folders. `early` is
 that floor where a turn ends before its record is synced, and each client syncs outside of it
-(docs/design/251-a-turn-that-ends-before-its-sync-was-measured.md). `grouped` is
-that floor where whoever has the lock writes what others left in a table, in one record with one
-sync (docs/design/237-a-group-of-commits-was-measured.md).
+(docs/design/251-a-turn-that-ends-before-its-sync-was-measured.md). `grouped` is that floor where
+whoever has the lock writes what others left in a table, in one record with one sync
+(docs/design/237-a-group-of-commits-was-measured.md).
 
 PostgreSQL is as Debian installs it: it syncs each commit (synchronous_commit on, fsync on).
 """
@@ -37,6 +38,8 @@ import tensorrepo
 from tests.support.servers import postgres
 
 WRITERS = 8
+MANY_WRITERS = 30
+LOGS = ("postgres", "sqlite", "files")  # the sides that are ours
 RECORD_BYTES = 640
 FILES = 4  # of each writer
 AUTHOR = "Bench <bench@example.org>"
@@ -54,7 +57,20 @@ def one_branch(folder: Path, options: Options) -> dict[str, Any]:
     return _measured(folder, options, lambda _: "main")
 
 
-def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> dict[str, Any]:
+def thirty_writers(folder: Path, options: Options) -> dict[str, Any]:
+    """As `own_branches`, of thirty: what the least lucky of them gets done, and the luckiest."""
+    told = _measured(folder, options, lambda writer: f"writer-{writer}", MANY_WRITERS, LOGS)
+    return told | {"goal": "fewest 1 of each log, and not far from most"}
+
+
+def _measured(
+    folder: Path,
+    options: Options,
+    branch: Callable[[int], str],
+    writers: int = WRITERS,
+    chosen: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """All sides in turns, or those that are `chosen`."""
     if postgres.programs() is None:
         raise Skipped("no programs of a PostgreSQL server here")
     seconds = SECONDS * options.scale
@@ -74,18 +90,21 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
                 "sqlite": (_commits, str(place / "sqlite"), f"sqlite:///{place}/log.db"),
                 "files": (_commits, str(place / "files"), None),
             }
-            for name, (prepare, *where) in sides.items():
+            for name in chosen or sides:
+                prepare, *where = sides[name]
                 found.setdefault(name, []).append(
-                    _together(prepare, where, [branch(each) for each in range(WRITERS)], seconds)
+                    _together(prepare, where, [branch(each) for each in range(writers)], seconds)
                 )
     told = {
         name: {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}
         for name, rounds in found.items()
     }
+    if "inserts" not in found:
+        return told
     ratios = [
         a["per_s"] / b["per_s"] for a, b in zip(found["postgres"], found["inserts"], strict=True)
     ]
-    goal = "postgres 500 per_s"
+    goal = "postgres 500 per_s; files, sqlite and postgres 10 p99_to_p50 at most"
     told["postgres_to_floor"] = round(told["postgres"]["per_s"] / told["floor"]["per_s"], 2)
     return told | {"postgres_to_inserts": round(statistics.median(ratios), 2), "goal": goal}
 
@@ -93,7 +112,7 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
 def _together(
     prepare: Callable[..., Step], where: list[Any], branches: list[str], seconds: float
 ) -> dict[str, float]:
-    """What eight processes do in so many seconds, all of them ready before the first begins."""
+    """What one process a branch does in so many seconds, all ready before the first begins."""
     spawning = multiprocessing.get_context("spawn")
     maker = spawning.Process(target=_make, args=(prepare, where))
     maker.start()
@@ -106,19 +125,25 @@ def _together(
     for process in started:
         process.start()
     took, processor_seconds, attempts = [], 0.0, 0
+    counts = []
     for _ in started:
         each, used, tried = answers.get()
         took += each
+        counts.append(len(each))
         processor_seconds += used
         attempts += tried
     for process in started:
         process.join()
     took.sort()
+    median, slow = took[len(took) // 2], took[len(took) * 99 // 100]
     return {
         "per_s": len(took) / seconds,
-        "p50_ms": took[len(took) // 2] * 1e3,
+        "p50_ms": median * 1e3,
         "attempts": attempts / len(took),
-        "p99_ms": took[len(took) * 99 // 100] * 1e3,
+        "p99_ms": slow * 1e3,
+        "p99_to_p50": slow / median,
+        "fewest": min(counts),
+        "most": max(counts),
         "processor_ms": processor_seconds / len(took) * 1e3,
     }
 
@@ -315,7 +340,11 @@ def _linked_files(folder: str, branch: str, writer: int = 0, **_: bool) -> Step:
     return write
 
 
-CASES: dict[str, Case] = {"own_branches": own_branches, "one_branch": one_branch}
+CASES: dict[str, Case] = {
+    "own_branches": own_branches,
+    "one_branch": one_branch,
+    "thirty_writers": thirty_writers,
+}
 
 if __name__ == "__main__":
-    run(CASES, "Measure commits of eight processes.", rounds=3)
+    run(CASES, "Measure commits of many processes at once.", rounds=3)

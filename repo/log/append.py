@@ -157,7 +157,6 @@ def append(
         prepare=lambda: _prepare(log, decide),
         newest=lambda: log.refresh().generation,
         first=log.keys_of_news,
-        rng=patience.rng,
         sleep=sleep,
         clock=clock,
     )
@@ -216,7 +215,7 @@ def land(
     patience = Patience(clock() + deadline_seconds, MAX_ATTEMPTS, _CHANCE, time.sleep, clock)
     queue = turn_of(
         log.backend, prepare=_nothing, newest=lambda: log.refresh().generation,
-        first=log.keys_of_news, rng=patience.rng, sleep=patience.sleep, clock=clock,
+        first=log.keys_of_news, sleep=patience.sleep, clock=clock,
     )  # fmt: skip
     with _notes(log) as note_all, queue:
         note_all(draft.txns, draft.slot.record.gen)
