@@ -2,8 +2,8 @@
 
 The small repository has everything that is stored in metadata: trees of several pages, a merge,
 updates in an object, a collection, a lease, a checkpoint, a segment, a void slot. Each byte of each
-file is flipped in a soak, some of a few files of each kind in CI; files are cut, emptied and removed
-as well. The big one is damaged at random. The hint is no truth, and is rebuilt.
+file is flipped in a soak, some of a few files of each kind in CI; files are cut, emptied and
+removed, too. The big one is damaged at random. The hint is no truth, and is rebuilt.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.layout.fingerprints import (
     FRAME_CONTEXT,
     fingerprint,
