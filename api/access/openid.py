@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
@@ -201,8 +202,6 @@ class OpenIdSignIn:
 
     def _key_set(self, token: str) -> KeySet:
         """The provider's keys, asked for again where `token` names one that is not known."""
-        from joserfc.jwk import KeySet
-
         header = json.loads(base64.urlsafe_b64decode(token.partition(".")[0] + "=="))
         with self._lock:
             wanted = header.get("kid") if isinstance(header, dict) else None
@@ -214,7 +213,7 @@ class OpenIdSignIn:
                 if age < (_KNOWN_SECONDS if is_known else _OLDEST_KEYS_SECONDS):
                     return keys
             answer = self._outbound.request("GET", self._endpoint("jwks_uri"))
-            keys = KeySet.import_key_set(_document(answer))  # type: ignore[arg-type]
+            keys = _usable_keys(_document(answer).get("keys"))
             self._keys = (now, keys)
             return keys
 
@@ -279,6 +278,21 @@ class OpenIdSignIn:
 def _is_time(value: Any, *, above: float, below: float = float("inf")) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and above < value < below
+
+
+def _usable_keys(told: Any) -> KeySet:
+    """The keys of a JWK set; those that we cannot use are passed over, as RFC 7517 asks for."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    usable = []
+    for key in told if isinstance(told, list) else ():
+        # joserfc looks up curves that it does not know, and believes that "kty" is a text.
+        with suppress(JoseError, ValueError, TypeError, LookupError):
+            usable += KeySet.import_key_set({"keys": [key]}).keys
+    if not usable:
+        raise StorageError("the provider of sign-in tells no key that this service can use")
+    return KeySet(usable)
 
 
 def _document(answer: Answer) -> dict[str, Any]:

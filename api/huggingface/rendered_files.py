@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,7 +95,9 @@ class RenderedFiles:
     def _listed(self, dataset: StoredDataset, key: str) -> tuple[RenderedFile, ...]:
         known = self.cache.get(key)
         if known is not None:
-            return from_json(known, tuple[RenderedFile, ...])
+            # The cache proves its bytes; a list in a form of another version is made anew.
+            with suppress(msgspec.MsgspecError):
+                return from_json(known, tuple[RenderedFile, ...])
         shards = plan_shards(dataset.rows, dataset.stored_bytes)
         with self._room() as room:
             files = tuple(

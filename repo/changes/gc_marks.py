@@ -216,15 +216,19 @@ class ObjectTable:
         packed = ((raw, 0, PACKED, 0) for raw, _ in groupby(merge(*(p.digests() for p in packs))))
         for raw, size, label, seconds in merge(listed, packed, key=itemgetter(0)):
             bucket = raw[0] << 8 | raw[1]
-            while filled < bucket:
-                filled += 1
-                self._starts[filled] = self.count
+            if filled < bucket:
+                self._fill(filled, bucket)
+                filled = bucket
             self.count += 1
             if self.count % SOME == 0:
                 progress(self.count, 0)
             yield _ROW.pack(raw, size, label, seconds)
-        for bucket in range(filled + 1, _BUCKETS + 1):
-            self._starts[bucket] = self.count
+        self._fill(filled, _BUCKETS)
+
+    def _fill(self, filled: int, bucket: int) -> None:
+        """Say of the buckets behind `filled`, up to `bucket`, that they begin at the next row."""
+        # One slice: a loop over all buckets takes longer than to collect a small repository.
+        self._starts[filled + 1 : bucket + 1] = array("Q", [self.count]) * (bucket - filled)
 
     def _listed(
         self, backend: Backend, keys: Iterable[StoredKey]

@@ -19,7 +19,7 @@ from tensorrepo.cli.options import CommandCall, RepoCall, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.formats.runs.stored_run import STALE
-from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.changes.revisions import split_at, split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
@@ -269,7 +269,10 @@ def _run_document(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]
 def lineage_command(
     call: RepoCall,
     path: Annotated[
-        str, Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL.")
+        str,
+        Argument(
+            metavar="[REF:]PATH", help="Such as models/net, models/net@v1, runs/exp1, or a URL."
+        ),
     ],
     up: Annotated[bool, Option("--up", help="What it came from (this is the default).")] = False,
     down: Annotated[bool, Option("--down", help="What came from it.")] = False,
@@ -341,12 +344,21 @@ def _lineage_of(
 ) -> Lineage:
     if "://" in text or text.startswith("runs/"):
         return handle.lineage(text)
-    if ":" in text:
-        ref, path = split_path(text)
+    ref, path = _split(text)
+    if ref is not None:
         digest = session.resolve(ref).digest
-        return lazy.Lineage.of(handle.context, path or "", digest, all_versions=all_versions)
+        return lazy.Lineage.of(handle.context, path, digest, all_versions=all_versions)
     at = session.resolve(session.default_ref).digest
-    return lazy.Lineage.of(handle.context, text, all_versions=all_versions, at=at)
+    return lazy.Lineage.of(handle.context, path, all_versions=all_versions, at=at)
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """``REF:PATH``, or ``PATH@REF``, as (REF, PATH); None as the REF of a path alone."""
+    ref, path = split_path(text)
+    if path is not None:
+        return ref, path
+    split = split_at(text)
+    return (None, text) if split is None else (split[1], split[0])
 
 
 def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
@@ -365,7 +377,7 @@ def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
 
 def _show_promotions(call: CommandCall, text: str, *, up: bool, down: bool) -> None:
     """From which repository an entry came, and to which ones it went."""
-    core, path = call.session.repository, text.rpartition(":")[2]
+    core, (_, path) = call.session.repository, _split(text)
     branch = call.session.head.branch if call.session.head else None
     found = promoted_from(core, path, branch or "main") if up else None
     if found is not None:

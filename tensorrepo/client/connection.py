@@ -67,14 +67,7 @@ class Connection:
         query: Query | None = None,
     ) -> AnswerT:
         """The answer to any request as a `kind`; `body` is JSON. Raises Error."""
-        answer = self._request(method, path, body, query or {})
-        try:
-            return from_json(answer.content, kind)
-        except msgspec.MsgspecError as error:
-            raise StorageError(
-                f"{self.url}{path}: the answer is not as expected: {error}. Is this a tensorrepo "
-                "service, and as new as this client?"
-            ) from error
+        return self.decoded(self._request(method, path, body, query or {}).content, kind, path)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> None:
         """A request whose answer does not matter. Raises Error."""
@@ -92,6 +85,20 @@ class Connection:
             cursor = page.next
             if cursor is None:
                 return
+
+    def decoded(self, data: bytes | str, kind: type[AnswerT], path: str = "") -> AnswerT:
+        """JSON of an answer as a `kind`. Raises StorageError."""
+        try:
+            return from_json(data, kind)
+        except msgspec.MsgspecError as error:
+            raise self.unexpected(str(error), path) from error
+
+    def unexpected(self, why: str, path: str = "") -> StorageError:
+        """The error that says of an answer that no service of ours gives it."""
+        return StorageError(
+            f"{self.url}{path}: the answer is not as expected: {why}. Is this a tensorrepo "
+            "service, and as new as this client?"
+        )
 
     @contextmanager
     def stream(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -55,9 +54,18 @@ class ModelsClient:
         path = f"{self._path(name)}/-/tensors/{one_segment(tensor)}"
         with self.connection.stream(path, ref=ref, rows=span) as answer:
             data = answer.read()
-            element = TYPES[answer.headers["X-Tensor-Dtype"]]
-            shape = tuple(json.loads(answer.headers["X-Tensor-Shape"]))
-        return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
+        return self._array(data, answer.headers)
+
+    def _array(self, data: bytes, headers: Mapping[str, str]) -> NDArray[Any]:
+        """The array whose type and shape `headers` tell."""
+        shape = self.connection.decoded(headers.get("X-Tensor-Shape", ""), tuple[int, ...])
+        element = TYPES.get(headers.get("X-Tensor-Dtype", ""))
+        if element is None:
+            raise self.connection.unexpected("it tells no element type that this client knows")
+        try:
+            return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
+        except ValueError as error:
+            raise self.connection.unexpected(str(error)) from error
 
     def files(self, name: str, *, ref: str = "main") -> Iterator[FileAnswer]:
         """Files of a model by name, those that are made of its tensors included."""

@@ -6,7 +6,6 @@ once however often they are sent.
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import threading
@@ -83,7 +82,7 @@ class RunsClient:
                 if field == "event":
                     event = value
                 elif field == "data":
-                    yield event, json.loads(value)
+                    yield event, self.connection.decoded(value, dict[str, Any])
                     if event == "end":
                         return
 

@@ -94,10 +94,17 @@ def test_lineage_goes_up_and_down(trained: Shell) -> None:
     assert "expected a whole path" in trained.fails(2, "lineage", "none")
 
 
+def test_lineage_of_a_path_at_a_revision_is_asked_for_in_both_forms(trained: Shell) -> None:
+    old = trained("lineage", "HEAD~2:models/net")
+    assert old != trained("lineage", "models/net")
+    assert trained("lineage", "models/net@HEAD~2") == trained("lineage", "net@HEAD~2") == old
+
+
 def test_what_lineage_means_for_a_model_is_told(trained: Shell) -> None:
     deleted = trained.records("lineage", "datasets/points", "--deleted")
     assert [one["deleted"] for one in deleted] == [1, 1]
     assert "same version" in trained("lineage", "models/net", "--data-since", "HEAD~2:models/net")
+    assert "same version" in trained("lineage", "models/net", "--data-since", "models/net@HEAD~2")
     done = trained.run("lineage", "models/net", "--reproducible")
     assert "order of datasets/points" in done.output
     assert done.exit_code in {0, 1}  # whether these tests lie in a git checkout is not theirs

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.layout.fingerprints import (
     FRAME_CONTEXT,
     fingerprint,
@@ -145,7 +146,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         try:
             self.members.truncated_into(place, frames, about, rooms, planes)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
-            raise type(error)(f"tensor {self.name!r}: {error}") from error
+            raise self._named(error, frames, about) from error
 
     def decode_into(
         self,
@@ -165,8 +166,21 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             else:
                 self.members.frames_into(place, frames, about, rooms, once=once)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
-            where = f"frame {frames.start} of pack {self.frames[frames.start].pack.digest:.12}"
-            raise type(error)(f"tensor {self.name!r}, {where} or of its base: {error}") from error
+            raise self._named(error, frames, about) from error
+
+    def _named(self, error: Error, frames: range, about: Sequence[FrameShape]) -> Error:
+        """What ended the decoding of `frames`, with the tensor and the pack that is damaged.
+
+        Raises:
+            CorruptError: that is the pack of a base.
+        """
+        pack = self.frames[frames.start].pack.digest
+        where = f"tensor {self.name!r}, frame {frames.start} of pack {pack:.12}"
+        if not isinstance(error, CorruptError):
+            return type(error)(f"{where} or of its base: {error}")
+        for index, shape in zip(frames, about, strict=True):
+            self.members.blame_base(self.frames[index], shape, self.name)
+        return type(error)(f"{where}: {error}. {mending(self.members.objects, pack)}.")
 
     def mapped(self) -> memoryview | None:
         """The whole tensor where it lies on a local disk, not verified and read-only, else None.

@@ -44,7 +44,7 @@ def linked(
 @pytest.fixture(autouse=True)
 def honest(provider: Provider) -> None:
     provider.subject, provider.claims, provider.header, provider.published = "subject-1", {}, {}, []
-    provider.forged = None
+    provider.forged = provider.odd = None
 
 
 @pytest.fixture
@@ -146,6 +146,43 @@ def test_nor_does_another_key_of_the_same_name(browser: httpx.Client, provider: 
     status = browser.get(provider.let_in(begin(browser))).status_code
     provider.key = own
     assert status == 401
+
+
+@pytest.fixture
+def unasked(linked: RunningService) -> None:
+    """A service that has not asked for keys yet."""
+    linked.service.sign_in.require_openid()._keys = None
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"keys": 5},
+        {"keys": [1, {"kty": ["RSA"]}, {"kty": "RSA", "n": "!", "e": "AQAB"}]},
+        {"keys": [{"kty": "EC", "crv": "P-1", "x": "AAAA", "y": "AAAA"}]},
+    ],
+    ids=["none", "number", "no keys", "curve"],
+)
+def test_a_provider_without_a_key_that_can_be_used_is_told_to_be_at_fault(
+    browser: httpx.Client, provider: Provider, odd: dict[str, object]
+) -> None:
+    provider.odd = odd
+    answer = browser.get(provider.let_in(begin(browser)))
+    assert answer.status_code == 503
+    assert "tells no key that this service can use" in answer.text
+    assert name_of(browser) is None
+
+
+@pytest.mark.usefixtures("unasked")
+def test_a_key_of_an_unknown_curve_beside_a_good_one_is_passed_over(
+    browser: httpx.Client, provider: Provider
+) -> None:
+    curve = {"kty": "EC", "crv": "P-1", "x": "AAAA", "y": "AAAA"}
+    provider.odd = {"keys": [curve, *provider.keys()["keys"]]}
+    assert browser.get(provider.let_in(begin(browser))).status_code == 200
+    assert name_of(browser) == "ann"
 
 
 def test_an_answer_is_good_once(browser: httpx.Client, provider: Provider) -> None:

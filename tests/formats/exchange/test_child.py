@@ -66,13 +66,14 @@ def test_a_child_that_does_not_answer_is_given_up(
         list(connection.batches(0, path))
 
 
-def test_memory_beyond_the_limit_is_refused(
+def test_a_file_that_needs_memory_beyond_the_limit_is_refused_as_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "large.parquet"
-    pq.write_table(pa.table({"n": ["x" * (64 << 20)]}), path, compression="zstd")
+    path = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table({"n": [bytes(8 << 20)] * 8}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
     monkeypatch.setattr(child, "MEMORY_BYTES", 32 << 20)
-    with pytest.raises(InvalidInputError, match=r"large\.parquet"):
+    with pytest.raises(InvalidInputError, match=r"bomb\.parquet: not a readable Parquet file: "):
         list(child.open_files("parquet", [path])[path].batches())
 
 

@@ -130,6 +130,25 @@ def test_rows_read_their_frames_and_those_of_a_base_once_and_no_others() -> None
     assert stored_bytes < tuned.nbytes / 3
 
 
+@pytest.mark.parametrize("damaged", ["base", "own"])
+def test_a_plane_that_does_not_decode_is_told_with_the_pack_that_is_damaged(damaged: str) -> None:
+    objects, chance = MemoryObjects(), np.random.default_rng(7)
+    values = chance.normal(0, 0.02, (64, 1024)).astype("f4")
+    base = stored({"w": values}, objects)
+    near = values + chance.normal(0, 1e-5, values.shape).astype("f4")
+    own = stored({"w": near}, objects, known=[base.entry])
+    (placed,) = {"base": base, "own": own}[damaged].tensor("w").frames
+    plane = payload_start(objects, placed.pack.digest) + placed.frame.planes[0].offset
+
+    def read(at: int) -> object:
+        broken = copy_of(objects)
+        flip(broken, placed.pack.digest, plane + at)
+        return open_model(broken, own.entry).load()
+
+    message = rf"^tensor 'w', frame 0.* pack {placed.pack.digest:.12}\b.*fsck"
+    assert unrefused([0, 9, 40, 100, 300, 5000], read, match=message) == {}
+
+
 @pytest.mark.parametrize("sink", SINKS)
 def test_damage_is_noticed_by_who_reads_it_and_names_the_tensor(sink: Any) -> None:
     objects = sink()

@@ -31,6 +31,7 @@ class Provider:
         claims: what its tokens say beside, or instead; None leaves a claim out.
         key: what it signs with.
         published: what it says that it signs with.
+        odd: its answer to who asks for keys, as it stands; None: a good one.
         header: what the heads of its tokens say beside, or instead.
         forged: header of its tokens as it stands, which nothing signs; None: an honest one.
         asked: paths that came, with their fields.
@@ -41,6 +42,7 @@ class Provider:
     claims: dict[str, Any] = field(default_factory=dict)
     key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "1"}))
     published: list[RSAKey] = field(default_factory=list)
+    odd: dict[str, Any] | None = None
     header: dict[str, str] = field(default_factory=dict)
     forged: str | None = None
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -63,6 +65,8 @@ class Provider:
         }
 
     def keys(self) -> dict[str, Any]:
+        if self.odd is not None:
+            return self.odd
         return dict(KeySet(list(self.published or [self.key])).as_dict(private=False))
 
     def exchange(self, fields: dict[str, str], authorization: str) -> dict[str, str] | None:

@@ -15,6 +15,7 @@ from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.client.client import Client, RepositoryClient
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.repo.errors import UnauthenticatedError
+from tests.support.servers.scripted_answers import answering
 from tests.support.servers.service import RunningService, running_service
 
 WEIGHTS = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
@@ -125,6 +126,24 @@ def test_models_tensors_and_files_are_read(
     )
     assert (tmp_path / "copy").read_bytes() == file.read_bytes()
     assert np.array_equal(load_file(tmp_path / "some")["bias"], WEIGHTS[0])
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("X-Tensor-Dtype: F32\r\nX-Tensor-Shape: [1\r\n", b"1234"),
+        ("X-Tensor-Dtype: F32\r\nX-Tensor-Shape: [2]\r\n", b"1234"),
+        ("X-Tensor-Dtype: F33\r\nX-Tensor-Shape: [1]\r\n", b"1234"),
+        ("", b"event: end\ndata: {\n\n"),
+        ("", b"event: end\ndata: 5\n\n"),
+    ],
+)
+def test_what_no_service_of_ours_answers_is_told_as_such(headers: str, body: bytes) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode()
+    with answering([head + body], closes=True) as (url, _), Client(url, token=None) as odd:
+        nets = odd.repository("team/nets")
+        with pytest.raises(tr.StorageError, match="answer is not as expected: "):
+            nets.models.tensor("net", "w") if headers else [*nets.runs.follow("exp1")]
 
 
 def test_what_is_there_is_not_written_over(nets: RepositoryClient, tmp_path: Path) -> None:
