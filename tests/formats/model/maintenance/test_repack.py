@@ -116,6 +116,16 @@ def test_factors_of_a_merged_adapter_are_found_by_a_repack_alone() -> None:
     assert model_at(again(repository), tuned).load()["w"].tobytes() == new.tobytes()
 
 
+def test_small_tensors_find_those_that_they_were_tuned_from() -> None:
+    repository = new_repository()
+    for step in range(20):
+        family = np.random.default_rng(step % 10).normal(0, 0.02, (64, 64))
+        moved = np.random.default_rng(100 + step).normal(0, 1e-6, family.shape)
+        committed(repository, step, tensors={"w": (family + moved).astype("f4")})
+    done = repacked(repository, alpha=9)
+    assert done.stored_bytes < 0.6 * done.present_bytes
+
+
 def test_what_becomes_reclaimable_can_really_be_deleted(history: History) -> None:
     repository, commits = history
     done = repacked(repository, alpha=9)
