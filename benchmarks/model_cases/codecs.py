@@ -155,7 +155,7 @@ def smallest(tensor: Any, base: Any, shape: tuple[int, ...], dtype: str) -> tupl
     row = tensor.size // shape[0] if len(shape) > 1 else 0
     found = []
     for codec in CODECS.values():
-        if codec.bases != 1 or not codec.fits(TYPES[dtype], shape):
+        if codec.bases != 1 or codec.base_type or not codec.fits(TYPES[dtype], shape):
             continue
         ours = Ours(codec)
         at = 0
