@@ -20,9 +20,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 import zstandard
 from harness import SEED, Case, Options, Peer, Skipped
 from model_cases import encoder, pairs
+from model_cases.texts import COMMIT
 
 from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer, encode_buffer
 from tensorrepo.formats.common.tensors import TYPES
@@ -136,7 +138,8 @@ def tuned() -> Path:
     """Where the fine-tuned encoders lie, also for later runs: to make them takes some minutes."""
     if not (encoder.ENCODER / "model.safetensors").exists():
         raise Skipped("there is no .bench/encoder: model_cases/encoder.py says how to get it")
-    folder = encoder.ROOT / ".bench" / "tuned"
+    # Models of other texts, or of another torch, are other ones.
+    folder = encoder.ROOT / ".bench" / f"tuned-{COMMIT:.8}-torch-{torch.__version__}"
     folder.mkdir(exist_ok=True)
     encoder.make(folder)
     return folder
@@ -152,7 +155,7 @@ def smallest(tensor: Any, base: Any, shape: tuple[int, ...], dtype: str) -> tupl
     row = tensor.size // shape[0] if len(shape) > 1 else 0
     found = []
     for codec in CODECS.values():
-        if codec.bases != 1 or not codec.fits(TYPES[dtype], shape):
+        if codec.bases != 1 or codec.base_type or not codec.fits(TYPES[dtype], shape):
             continue
         ours = Ours(codec)
         at = 0
@@ -187,6 +190,7 @@ def size_of_encoder(dtype: str, steps: tuple[int | str, int | str]) -> Case:
             "to_bitx": round(ours / planes, 3),
             "to_zipnn_xor": round(ours / theirs, 3),
             "by_codec": {codec: round(size / raw, 4) for codec, size in by.items()},
+            "pair": encoder.digest(old, new),
         }
 
     return case

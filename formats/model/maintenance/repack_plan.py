@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.base_choice import WrittenBase, open_base
 from tensorrepo.formats.model.delta.registry import CODECS
-from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
+from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, look
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
 from tensorrepo.formats.model.maintenance.similar_models import piece_readers
@@ -58,6 +58,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.objects.envelope import ObjectSource, mending
 
+LOOKED_BYTES: Final = 1 << 20  # of a tensor without a signature that is read for one
 OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
 
 
@@ -152,6 +153,15 @@ class Inventory:
             while len(self._open) > OPEN_MODELS:
                 self._open.popitem(last=False)
         return readers[holding.name]
+
+    def signature(self, number: int) -> NDArray[Any] | None:
+        """Signature of a tensor, of a small one by reading it; None where it is not worth that."""
+        holding = self.tensors[number]
+        is_looked_at = LEAST_BYTES <= holding.size_bytes <= LOOKED_BYTES
+        if holding.signature is not None or not is_looked_at:
+            return holding.signature
+        found = look(self.reader(number))
+        return None if found is None else found[:SIGNATURE_ITEMS]
 
 
 def take_stock(objects: ObjectSource, entries: Iterable[Entry]) -> Inventory:
@@ -538,8 +548,14 @@ def likely_bases(stock: Inventory) -> list[list[int]]:
     for number, holding in enumerate(stock.tensors):
         groups[holding.kind].append(number)
     found: list[list[int]] = [[] for _ in stock.tensors]
+    # Model by model, as they are read; where all of a kind are tried, none is looked at.
+    signatures = [
+        stock.signature(number) if len(groups[holding.kind]) > CANDIDATES + 1 else None
+        for number, holding in enumerate(stock.tensors)
+    ]
     for kind, numbers in groups.items():
-        for number, near in zip(numbers, _nearest(stock, numbers), strict=True):
+        nearest = _nearest([signatures[number] for number in numbers], numbers)
+        for number, near in zip(numbers, nearest, strict=True):
             bases = stock.tensors[number].bases
             present = [stock.numbers[base] for base in bases if base in stock.numbers]
             fit = [one for one in present if stock.tensors[one].kind == kind]
@@ -547,13 +563,12 @@ def likely_bases(stock: Inventory) -> list[list[int]]:
     return found
 
 
-def _nearest(stock: Inventory, numbers: Sequence[int]) -> Iterator[list[int]]:
-    """For each of these tensors the others whose signatures differ least.
+def _nearest(known: Sequence[NDArray[Any] | None], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """For each of these tensors, of signatures `known`, the others whose ones differ least.
 
     Of equal ones, such as tensors without signatures, those that were taken stock of next to it.
     """
     few = min(CANDIDATES, len(numbers) - 1)
-    known = [stock.tensors[number].signature for number in numbers]
     signed = np.array([one is not None for one in known])
     words = np.zeros((len(numbers), SIGNATURE_ITEMS), np.uint16)
     for row, one in zip(words, known, strict=True):

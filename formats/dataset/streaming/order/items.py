@@ -208,7 +208,7 @@ class Weights:
         """Sum over all rows: 2^32 times the expected length of an epoch."""
         if self.kind is None:
             return exact_sum(self.units)
-        rows = np.bincount(self.kind, minlength=len(self.units))
+        rows = rows_by_kind(self.kind, len(self.units))
         return sum(a * b for a, b in zip(rows.tolist(), self.units.tolist(), strict=True))
 
     @property
@@ -237,6 +237,15 @@ class Weights:
             units += self.of(start, stop)
             units >>= np.uint64(UNIT_BITS)
             yield units
+
+
+def rows_by_kind(kind: NDArray[Any], kinds: int) -> Ints:
+    """Rows of each kind, ``(kinds,)``, of unsigned ``(rows,)``."""
+    found, step = np.zeros(kinds, np.int64), max(1 << 16, 8 * kinds)
+    # In parts: numpy counts 64-bit numbers, and would make one of each row at once.
+    for start in range(0, len(kind), step):
+        found += np.bincount(kind[start : start + step], minlength=kinds)
+    return found
 
 
 def given_weights(given: NDArray[Any], chosen: RowBits | None, epoch_rows: int | None) -> Weights:

@@ -60,6 +60,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     Weights,
     balanced_weights,
     given_weights,
+    rows_by_kind,
 )
 from tensorrepo.formats.dataset.streaming.plan.grouped import (
     GroupTable,
@@ -563,8 +564,8 @@ def _classes(
         kind[some] = _numbered(column, values, numbers)
     if chosen is not None:
         kind[never] = len(numbers)
-    rows_of_kind = np.bincount(kind, minlength=len(numbers) + 1)[: len(numbers)]
-    return kind.astype(np.min_scalar_type(len(numbers))), rows_of_kind
+    kind = kind.astype(np.min_scalar_type(len(numbers)))
+    return kind, rows_by_kind(kind, len(numbers) + 1)[: len(numbers)]
 
 
 def _numbered(column: Column, values: ColumnValues, number_of: dict[Any, int]) -> Ints:

@@ -22,8 +22,8 @@ def holding(number: int, *, signed: bool = True, bases: tuple[bytes, ...] = ()) 
         bytes([number]),
         number,
         (name, "F32", (256, 256)),
-        1 << 18,
-        1 << 18,
+        1 << 18 if signed else 2048,  # one that is too small to be read for a signature
+        1 << 18 if signed else 2048,
         rng.integers(0, 1 << 16, SIGNATURE_ITEMS).astype(np.uint16) if signed else None,
         "raw",
         b"",

@@ -12,6 +12,7 @@ from tensorrepo.formats.dataset.streaming.order.items import (
     balanced_weights,
     exact_sum,
     given_weights,
+    rows_by_kind,
 )
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.second_readers.order import key, number
@@ -35,6 +36,11 @@ def test_a_row_comes_as_often_as_the_spec_says(weights: list[float], seed: int, 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=100).filter(any), st.integers(0, 9))
 def test_whole_weights_are_counts_in_every_epoch(weights: list[int], epoch: int) -> None:
     assert counts([float(weight) for weight in weights], epoch=epoch) == weights
+
+
+def test_rows_of_all_parts_are_counted_by_kind() -> None:
+    kind = np.arange(200_001, dtype=np.uint32) % 7
+    assert rows_by_kind(kind, 8).tolist() == [28_572] * 4 + [28_571] * 3 + [0]
 
 
 @given(WEIGHT_LISTS, st.integers(0, 9))
