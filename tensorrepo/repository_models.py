@@ -178,9 +178,6 @@ class RepositoryModels:
     ) -> RepackReport:
         """Store models anew, so that they take the fewest bytes; commits stay as they are.
 
-        Of models into which adapters were merged the factors are stored (codec ``low-rank``),
-        which a save does not look for.
-
         Args:
             paths: models at these, or below, in all commits; none: all.
             alpha: how many times as much as reading it whole reading a model may cost.

@@ -309,8 +309,7 @@ def model_repack_command(
     """Store models anew in the fewest bytes such that reads stay quick; commits do not change.
 
     Models of all commits that a ref leads to are looked at. The old packs stay where they are, and
-    become reclaimable where nothing else reaches them. Of models into which adapters were merged
-    the factors are stored (codec low-rank), which adding them does not look for.
+    become reclaimable where nothing else reaches them.
 
     Examples:
         tensorrepo model repack --dry-run

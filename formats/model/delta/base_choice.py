@@ -74,9 +74,8 @@ class DeltaOptions:
         base: a stored model, reachable where the new one is committed; None: the most similar ones.
         depth: how many bases a read of a tensor may pass through, at most MAX_DEPTH. With 0 the
             model is to stand alone: what is known is used only as small tensors are, see `reuse`.
-        codecs: only these, whether they save anything or not, wherever they can; None: all but
-            those that need many rows, which a repack tries, each where it is smallest. An empty
-            one stores everything as it is.
+        codecs: only these, whether they save anything or not, wherever they can; None: all, each
+            where it is smallest. An empty one stores everything as it is.
         predictions: by name of a tensor of the new model, those to try; `base` is one step before.
         held: tensors of `base` by name that are in memory still, so that no chain is decoded.
         worth: the largest share of its size without a base at which a tensor is given one.

@@ -80,8 +80,7 @@ class FrameCodec(ABC):
             for a codec with a `base_type`.
         base_type: element type of its base, by name, where that is another one; "" else.
         plane_count: number of planes of each frame, where it is the same for all types.
-        needs_many_rows: whether only a whole frame shows what it saves. Slow to encode: a repack
-            tries it, a save does not.
+        needs_many_rows: whether only a whole frame shows what it saves.
         needs_look: whether `seems_better` tells anything.
     """
 

@@ -15,8 +15,7 @@ of those amounts says where such rows are, and the other rows are stored as they
 
 An adapter that was merged into a matrix (LoRA) added a product of two small factors to it. The
 factors need not be known: whatever is nearly of low rank gives them away. What is stored is those
-of each frame, and how far the truth is from what they predict: rounding. To find them takes several
-times as long as a difference, so a repack looks for them, and a save does not.
+of each frame, and how far the truth is from what they predict: rounding.
 
 Factors are whole numbers of 24 bits. Their product is exact in 64-bit floats, in whatever order a
 machine adds it up, so every machine predicts the same.

@@ -1,7 +1,7 @@
 """Registry of frame codecs by name and number.
 
 A sparse update of a tensor needs none of its own: `delta` and `rows` store numbers that did not
-move in next to nothing. Adapters are tensors like others; a repack makes merged ones `low-rank`.
+move in next to nothing. Adapters are tensors like others; merged ones are `low-rank`.
 """
 
 from __future__ import annotations

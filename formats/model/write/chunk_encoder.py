@@ -364,9 +364,7 @@ class ChunkEncoder:
         if self._bases.codecs is not None:
             wanted = [way for way in ways if way.codec.name in self._bases.codecs]
             return choose_way(chunk, wanted, least_saved=None)
-        # Somebody waits for a save: what only a whole frame shows is left to a repack.
-        quick = [way for way in ways if not way.codec.needs_many_rows]
-        return choose_way(chunk, quick, worth=self._bases.worth)
+        return choose_way(chunk, ways, worth=self._bases.worth)
 
     def _are_whole(self, way: EncodingChoice, chunk: TensorChunk) -> bool:
         return all(self._is_whole(base, chunk) for base in way.bases)

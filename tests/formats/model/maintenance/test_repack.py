@@ -32,14 +32,9 @@ def weights(step: int) -> dict[str, Any]:
     return tensors | {"head": np.random.default_rng(step).normal(0, 1, (40, 500)).astype("f4")}
 
 
-def committed(
-    repository: RepositoryCore,
-    step: int,
-    against: DeltaOptions = WHOLE,
-    tensors: dict[str, Any] | None = None,
-) -> Digest:
+def committed(repository: RepositoryCore, step: int, against: DeltaOptions = WHOLE) -> Digest:
     transaction = begin(repository, "main")
-    entry = write_model(transaction.objects, tensors or weights(step), against=against)
+    entry = write_model(transaction.objects, weights(step), against=against)
     transaction.stage("models/net", entry)
     made = transaction.commit(f"step {step}", author=ADA)
     assert made is not None
@@ -95,25 +90,9 @@ def test_old_commits_give_the_same_bits_from_fewer_bytes(history: History) -> No
     assert done.stored_bytes < 0.7 * done.present_bytes
     assert done.models == 5
     assert_equal_bits(again(repository), commits)
-    assert "delta" in codecs_at(repository, commits[4])
+    codecs = {m.codec for t in placement_at(repository, commits[4]).tensors for m in t.members}
+    assert "delta" in codecs
     assert repository.log.refresh().state.supersedes == done.superseded
-
-
-def codecs_at(repository: RepositoryCore, commit: Digest) -> set[str]:
-    return {m.codec for t in placement_at(repository, commit).tensors for m in t.members}
-
-
-def test_factors_of_a_merged_adapter_are_found_by_a_repack_alone() -> None:
-    rng, repository = np.random.default_rng(3), new_repository()
-    old = rng.normal(0, 0.02, (300, 400)).astype("f4")
-    moved = rng.normal(0, 0.02, (300, 2)) @ rng.normal(0, 0.02, (2, 400))
-    new = old + moved.astype("f4")
-    under = model_at(repository, committed(repository, 0, tensors={"w": old})).entry
-    tuned = committed(repository, 1, DeltaOptions(under), {"w": new})
-    assert codecs_at(repository, tuned) == {"delta"}
-    assert repacked(repository, alpha=9).changed
-    assert codecs_at(repository, tuned) == {"low-rank"}
-    assert model_at(again(repository), tuned).load()["w"].tobytes() == new.tobytes()
 
 
 def test_small_tensors_find_those_that_they_were_tuned_from() -> None:
