@@ -18,7 +18,7 @@ export STORE
 # Tests start hundreds of processes; without this each would compile all our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq --progress-bar off --no-compile
 KERNELS := $(wildcard formats/native/*.[ch] repo/*/*.c)
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
@@ -45,6 +45,8 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml $(KERNELS)
 $(VENV)/.dev: $(VENV)/.made pyproject.toml $(KERNELS)
 	@echo "installing tensorrepo and what its tests need into $(VENV) (once, a few minutes)"
 	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,jax,images,plots,postgres,sql,hdf5,lance,lmdb,tfrecord,server,keyring,mount,demo,test,lint,docs]'
+# pip would compile all modules one after another; others' tests and most of transformers' models nobody imports.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|transformers/models)/' $(VENV)/lib || true # not all are for this version
 	@touch $@ $(VENV)/.demo
 
 dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs need

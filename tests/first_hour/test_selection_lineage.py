@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_splits_views_and_torch_are_counted_by_their_own_rows(repo: tr.Repositor
     train(repo, "view", repo.view("odd").stream(batch_size=10))
     train(repo, "torch", ds.filter("y == 1").torch())
     deleted = len(part.filter("y == 0 and n < 10"))
-    assert gone(repo) == {"models/split": deleted}
+    # Ids of rows are drawn, so that once in 32 times none of the five is on this side.
+    assert Counter(gone(repo)) == Counter({"models/split": deleted})
 
 
 def test_what_a_model_was_trained_on_may_be_a_selection(repo: tr.Repository) -> None:
