@@ -32,9 +32,14 @@ def weights(step: int) -> dict[str, Any]:
     return tensors | {"head": np.random.default_rng(step).normal(0, 1, (40, 500)).astype("f4")}
 
 
-def committed(repository: RepositoryCore, step: int, against: DeltaOptions = WHOLE) -> Digest:
+def committed(
+    repository: RepositoryCore,
+    step: int,
+    against: DeltaOptions = WHOLE,
+    tensors: dict[str, Any] | None = None,
+) -> Digest:
     transaction = begin(repository, "main")
-    entry = write_model(transaction.objects, weights(step), against=against)
+    entry = write_model(transaction.objects, tensors or weights(step), against=against)
     transaction.stage("models/net", entry)
     made = transaction.commit(f"step {step}", author=ADA)
     assert made is not None
