@@ -7,10 +7,9 @@
 It learns to find the other half of paragraphs of this project's documentation, always of the same
 commit, by torch's AdamW as it is unless told otherwise, at a rate of 2e-5, on one thread: one
 version of torch makes the same bits on machines with the same vector instructions, and cases print
-a digest of them. Kept are the weights at
-the start and 1, 20, 60 and 61 steps later; and after 20 steps of an adapter (LoRA of rank 8, a rate
-of 2e-4) on queries and values, merged into them. Half of the weights are embeddings of words, most
-of which never occur.
+a digest of them. Kept are the weights at the start and 1, 20, 60 and 61 steps later; and after 20
+steps of an adapter (LoRA of rank 8, a rate of 2e-4) on queries and values, merged into them. Half
+of the weights are embeddings of words, most of which never occur.
 """
 
 from __future__ import annotations

@@ -25,12 +25,11 @@ import tensorrepo as tr
 from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
 
 MODELS, FAMILIES, TENSORS, SIDE = 1_000, 8, 4, 128
-KINDS = ("chains", "alone", "adapters", "near")  # of a family, by its number
+KINDS = ("chains", "alone", "adapters", "near")
 TUNED, STEP, RANK = 2e-4, 1e-6, 4  # how far numbers move: in all, in a step; of adapters
 AT_ONCE = 50  # models in a commit
-ALPHA = (
-    3  # as for an archive: numbers of 32 bits that all moved pay little where reads must be quick
-)
+# As for an archive: numbers of 32 bits that all moved pay little where reads must be quick.
+ALPHA = 3
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -75,13 +74,13 @@ def _save(repository: tr.Repository, count: int) -> None:
             change.save_model(_base_name(family), published(family))
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(count, first + AT_ONCE))
-        alone = [number for number in numbers if KINDS[number % FAMILIES // 2] == "alone"]
+        alone = [number for number in numbers if _kind(number % FAMILIES) == "alone"]
         with repository.transaction("main", f"models from {first}") as change:
             for number in numbers:
                 if number in alone:
                     continue
                 family, declared = number % FAMILIES, None
-                if KINDS[family // 2] != "near":
+                if _kind(family) != "near":
                     declared = f"main:models/{_base_name(family)}"
                 change.save_model(_place(number)[0], tuned(number), base=declared)
         for number in alone:
@@ -100,18 +99,23 @@ def _stored_bytes(repository: tr.Repository) -> dict[str, int]:
     }
 
 
+def _kind(family: int) -> str:
+    """How the models of a family came to be stored: as many families are of each kind."""
+    return KINDS[family * len(KINDS) // FAMILIES]
+
+
 def _has_base(family: int) -> bool:
     """Whether the published model lies in the repository."""
-    return KINDS[family // 2] != "alone"
+    return _kind(family) != "alone"
 
 
 def _base_name(family: int) -> str:
-    return f"{KINDS[family // 2]}/base{family}"
+    return f"{_kind(family)}/base{family}"
 
 
 def _place(number: int) -> tuple[str, str]:
     """Name and branch of a model."""
-    kind = KINDS[number % FAMILIES // 2]
+    kind = _kind(number % FAMILIES)
     name = f"{kind}/m{number:05}"
     return name, f"try-{number}" if kind == "alone" else "main"
 
@@ -126,7 +130,7 @@ def published(family: int) -> Tensors:
 def tuned(number: int) -> Tensors:
     """Model of that number, of family ``number % FAMILIES``."""
     family, step = number % FAMILIES, number // FAMILIES
-    kind, shape = KINDS[family // 2], (TENSORS, SIDE, SIDE)
+    kind, shape = _kind(family), (TENSORS, SIDE, SIDE)
     own = np.random.default_rng([SEED, FAMILIES + number])
     moved = np.zeros(shape)
     if kind == "adapters":
