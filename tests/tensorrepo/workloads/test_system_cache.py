@@ -51,6 +51,7 @@ def test_what_was_read_is_held_and_what_was_dropped_is_not(folder: Path) -> None
     else:  # a page that a processor has just at hand stays
         assert held is not None
         assert held < 0.01
+        assert held_share(folder) == held  # to look brings nothing back
 
 
 def test_of_small_files_nothing_is_told(tmp_path: Path) -> None:
