@@ -1,7 +1,10 @@
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tensorrepo.repo.ids import Buffer
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Frequencies: TypeAlias = NDArray[np.uint16]
@@ -102,6 +105,11 @@ def unpack_planes(
     out: Bytes,
     /,
 ) -> list[int]: ...
+def split(frame: Bytes, size: int, turn: bool, planes: tuple[Bytes, ...], /) -> None: ...
+def join(planes: tuple[Bytes, ...], size: int, turn: bool, out: Bytes, /) -> None: ...
+def join_stored(
+    planes: Sequence[tuple[int, Buffer]], size: int, turn: bool, out: Bytes, /
+) -> bool: ...
 def has_more_values(numbers: Numbers, size: int, most: int, /) -> bool: ...
 def decode_scan(
     data: bytes,

@@ -5,7 +5,8 @@
 #include "parts.h"
 
 static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_encoding,  add_frequency_tables,
-                                     add_jpeg_entropy, add_rans,      add_row_moves,
-                                     add_products,     NULL};
+                                     add_jpeg_entropy, add_planes,    add_rans,
+                                     add_row_moves,    add_products,  add_stored_planes,
+                                     NULL};
 
 EXTENSION(_codecs, PARTS)

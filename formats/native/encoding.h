@@ -46,6 +46,9 @@ PART void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t 
 PART uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                              const made_tables *by, uint8_t *out, size_t room);
 
+/* Numbers of `size` bytes: 1, 2, 4 or 8, that have these planes, which do not overlap `out`. */
+PART void join_planes(const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out);
+
 /* Bytes of this thread's own, the same at each call unless more are asked for: memory that is got
  * anew costs more, page by page, than what it is for. A thread that begins gets those of one that
  * ended. NULL where there is none. */

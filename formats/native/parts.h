@@ -19,7 +19,6 @@ PART int add_jpeg_header(PyObject *module);
 PART int add_number_spans(PyObject *module);
 PART int add_order(PyObject *module);
 PART int add_packed_numbers(PyObject *module);
-PART int add_planes(PyObject *module);
 PART int add_row_digests(PyObject *module);
 PART int add_row_sums(PyObject *module);
 PART int add_rows(PyObject *module);
@@ -29,9 +28,11 @@ PART int add_delta_tokens(PyObject *module);
 PART int add_encoding(PyObject *module);
 PART int add_frequency_tables(PyObject *module);
 PART int add_jpeg_entropy(PyObject *module);
+PART int add_planes(PyObject *module);
 PART int add_rans(PyObject *module);
 PART int add_row_moves(PyObject *module);
 PART int add_products(PyObject *module);
+PART int add_stored_planes(PyObject *module);
 
 /* Sets an error where a size is not what it must be. */
 static inline bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)

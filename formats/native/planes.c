@@ -12,7 +12,7 @@
 
 #include "parts.h"
 
-#include "numbers.h"
+#include "encoding.h"
 
 enum { MOST_PLANES = 8 };
 
@@ -156,6 +156,11 @@ WIDE static void join_many(const uint8_t *const *planes, size_t count, int size,
 }
 
 #endif
+
+void join_planes(const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out)
+{
+    best_join(planes, count, size, turn, out);
+}
 
 /* ------------------------------------------------------------------ Python */
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.native.extensions import kernels
+from tensorrepo.formats.native.extensions import codecs
+from tensorrepo.repo.ids import Buffer
 
 
 class PlaneSplitter:
@@ -55,6 +56,28 @@ class PlaneSplitter:
             numbers[:, 0] = planes[1] & 0x80 | planes[0] >> 1
             numbers[:, 1] = planes[0] << 7 | planes[1] & 0x7F
 
+    def join_stored(
+        self,
+        planes: Sequence[tuple[int, Buffer]],  # noqa: ARG002  only C does it in one go
+        size: int,  # noqa: ARG002
+        out: memoryview,  # noqa: ARG002
+        *,
+        turn: bool,  # noqa: ARG002
+    ) -> bool:
+        """Fill `out` with numbers of `size` bytes that have these planes as they are stored.
+
+        Args:
+            planes: plane codec and stored bytes of each.
+            size: bytes of each number, of which each has its plane.
+            out: becomes the numbers.
+            turn: see `PlaneSplitter`.
+
+        Returns:
+            False where they are to be unpacked one after the other, or are not well-formed; then
+            `out` means nothing.
+        """
+        return False
+
 
 class NativePlanes(PlaneSplitter):
     """In C, without the interpreter lock."""
@@ -64,14 +87,19 @@ class NativePlanes(PlaneSplitter):
     def split_into(
         self, frame: NDArray[np.uint8], planes: Sequence[NDArray[np.uint8]], *, turn: bool
     ) -> None:
-        kernels.split(frame, len(planes), turn, tuple(planes))
+        codecs.split(frame, len(planes), turn, tuple(planes))
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
     ) -> None:
-        kernels.join(tuple(planes), len(planes), turn, out)
+        codecs.join(tuple(planes), len(planes), turn, out)
+
+    def join_stored(
+        self, planes: Sequence[tuple[int, Buffer]], size: int, out: memoryview, *, turn: bool
+    ) -> bool:
+        return codecs.join_stored(planes, size, turn, out)
 
 
 NUMPY = PlaneSplitter()
-NATIVE: PlaneSplitter | None = None if kernels is None else NativePlanes()
+NATIVE: PlaneSplitter | None = None if codecs is None else NativePlanes()
 BEST: PlaneSplitter = NATIVE or NUMPY

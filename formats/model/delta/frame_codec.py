@@ -235,6 +235,10 @@ class Planes(FrameCodec):
         byte_planes.BEST.split_into(np.frombuffer(frame, np.uint8), list(planes), turn=turn)
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
+        of = numbers_of(about.element)
+        turn = bool(of.exponent_bits)
+        if byte_planes.BEST.join_stored(planes, of.size, out, turn=turn):
+            return
         self.check_planes(planes, about)
         self.truncated(planes, about, out)
 

@@ -160,9 +160,9 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         about = [about_frame(self.type, self.shape, index) for index in frames]
         place = self.frames[frames.start].place
         try:
-            if len(self.frames) == 1:
+            if len(rooms) == 1 and (once or len(self.frames) == 1):
                 packs = self.members.mapped_packs() if packs is None else packs
-                self.members.frame_into(place, about[0], rooms[0], packs)
+                self.members.frame_into(place, frames.start, about[0], rooms[0], packs)
             else:
                 self.members.frames_into(place, frames, about, rooms, once=once)
         except (CorruptError, NotFoundError, UnsupportedError) as error:

@@ -285,51 +285,53 @@ class MemberReader:
     def frame_into(
         self,
         place: MemberPlace,
+        index: int,
         about: FrameShape,
         room: memoryview,
         packs: MappedPacks,
         use: str = "base",
     ) -> None:
-        """Decode the one frame of a small member and of its bases, without runs and lists of them.
+        """Decode one frame of a member and of its bases, without runs and lists of them.
 
-        What `frames_into` does, in a third of the Python: models have thousands of such members.
-        `packs` is `mapped_packs` of the task.
+        What `frames_into` does with `once`, in a third of the Python: what a frame leaves in a
+        processor's caches is no code of ours. `packs` is `mapped_packs` of the task.
         """
         member, pack = self._members[place], packs[place[0]]
-        small = len(member.frames) == 1 and member.frames[0].size_bytes == room.nbytes
-        if pack is None or not small or member.codec == RAW:
-            self.frames_into(place, range(1), [about], [room], once=True, use=use)
+        frame = _frame_of(member, index, room.nbytes)
+        if pack is None or frame is None or member.codec == RAW:
+            frames = range(index, index + 1)
+            self.frames_into(place, frames, [about], [room], once=True, use=use)
             return
         planes = [
             StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
-            for plane in member.frames[0].planes
+            for plane in frame.planes
         ]
-        codec = CODECS[member.codec]
-        theirs = codec.base_shape(about)
-        bases = [
-            self._base_frame(base, theirs, packs, f"{use} {at}")
-            for at, base in enumerate(self.entries[place].bases)
-        ]
+        codec, bases = CODECS[member.codec], []
+        if codec.bases:
+            theirs = codec.base_shape(about)
+            bases = [
+                self._base_frame(base, index, theirs, packs, f"{use} {at}")
+                for at, base in enumerate(self.entries[place].bases)
+            ]
         if member.params != about.params:
             about = about._replace(params=member.params)
         codec.decode(planes, bases, about, room)
 
     def _base_frame(
-        self, place: MemberPlace, about: FrameShape, packs: MappedPacks, use: str
+        self, place: MemberPlace, index: int, about: FrameShape, packs: MappedPacks, use: str
     ) -> memoryview:
         member = self._members[place]
-        if len(member.frames) == 1:
-            frame, pack = member.frames[0], packs[place[0]]
-            if member.codec != RAW and place not in self.shared:
-                room = buffer_for(use, about.size_bytes, _BYTE).data
-                self.frame_into(place, about, room, packs, use)
-                return room
-            if member.codec == RAW and pack is not None and frame.size_bytes == about.size_bytes:
-                start = frame.planes[0].offset
-                data = pack[start : start + frame.size_bytes]
-                if data.nbytes == frame.size_bytes:
-                    return data
-        return self.base_frames(place, range(1), [about], once=True, use=use)[0]
+        if member.codec != RAW and place not in self.shared:
+            room = buffer_for(use, about.size_bytes, _BYTE).data
+            self.frame_into(place, index, about, room, packs, use)
+            return room
+        frame, pack = _frame_of(member, index, about.size_bytes), packs[place[0]]
+        if member.codec == RAW and pack is not None and frame is not None:
+            start = frame.planes[0].offset
+            data = pack[start : start + frame.size_bytes]
+            if data.nbytes == frame.size_bytes:
+                return data
+        return self.base_frames(place, range(index, index + 1), [about], once=True, use=use)[0]
 
     def truncated_into(
         self,
@@ -434,13 +436,10 @@ class MemberReader:
         self, place: MemberPlace, index: int, about: FrameShape, room: memoryview
     ) -> memoryview:
         """One frame of a member that is to be a base: mapped where it can be, else in `room`."""
-        member, frames = self.member(place), range(index, index + 1)
-        if member.codec == RAW and self.objects.map(self._links[place[0]]) is not None:
-            return self.base_frames(place, frames, [about])[0]
-        if index == 0 and len(member.frames) == 1:
-            self.frame_into(place, about, room, self.mapped_packs())
-        else:
-            self.frames_into(place, frames, [about], [room])
+        packs = self.mapped_packs()
+        if self.member(place).codec == RAW and packs[place[0]] is not None:
+            return self._base_frame(place, index, about, packs, "base")
+        self.frame_into(place, index, about, room, packs)
         return room
 
     def base_frames(
@@ -549,3 +548,12 @@ class MemberReader:
                 f"member {place[1]} of pack {self.packs[place[0]].pack.hex():.12}: codec "
                 f"{member.codec} needs {codec.bases} bases, found {len(bases)}"
             )
+
+
+def _frame_of(member: PackMember, index: int, size_bytes: int) -> StoredFrame | None:
+    """Frame number `index` of the tensor; None where the member has none, or of another size."""
+    at = index - member.first_frame
+    if not 0 <= at < len(member.frames):
+        return None
+    frame = member.frames[at]
+    return frame if frame.size_bytes == size_bytes else None

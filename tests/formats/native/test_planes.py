@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, pack_plane
 from tensorrepo.formats.native.planes import NATIVE, NUMPY, PlaneSplitter
 from tests.support.builders.native import needs_native
 from tests.support.effort import sampled
@@ -64,3 +65,34 @@ def test_planes_lie_in_the_memory_that_is_given(
     planes = [np.full(count, 7, np.uint8) for _ in range(size)]
     splitter.split_into(frame, planes, turn=turn)
     assert np.array_equal(planes, splitter.split(frame, size, turn=turn))
+
+
+@needs_native
+@SIZES
+@pytest.mark.parametrize("count", [5, 4097, 40_000])
+def test_stored_planes_are_joined_as_those_that_were_unpacked_before(
+    size: int, turn: bool, count: int
+) -> None:
+    assert NATIVE is not None
+    rng = np.random.default_rng(size)
+    kinds = [rng.integers(0, 256, count, np.uint8), np.full(count, 7, np.uint8)]
+    planes = [*kinds, *(rng.binomial(40, 0.3, count).astype(np.uint8) for _ in range(6))][:size]
+    stored = [pack_plane(plane) for plane in planes]
+    found, expected = np.zeros((2, count * size), np.uint8)
+    joined = NATIVE.join_stored(stored, size, found.data, turn=turn)
+    NUMPY.join(planes, expected, turn=turn)
+    assert joined
+    assert np.array_equal(found, expected)
+
+
+@needs_native
+@pytest.mark.parametrize("cut", [1, 2, 400, 1000])
+def test_a_stored_plane_that_is_cut_short_is_left_to_those_who_say_so(cut: int) -> None:
+    assert NATIVE is not None
+    plane = np.random.default_rng(1).binomial(40, 0.3, 5000).astype(np.uint8)
+    codec, data = pack_plane(plane)
+    planes, out = (
+        [(codec, bytes(data)[:-cut]), (PlaneCodec.RAW, plane.data)],
+        np.zeros(10_000, "u1"),
+    )
+    assert not NATIVE.join_stored(planes, 2, out.data, turn=False)
