@@ -57,7 +57,7 @@ PART uint8_t *scratch(size_t size);
 /* Memory of this thread for each of these uses, always of one size. It is zero at first, and whoever
  * asks for counts leaves them zero: a small frame clears little. Not thread-local variables: those of
  * every thread would be cleared whole when it first uses one. NULL where there is none. */
-enum zeros { TOKEN_COUNTS, ROW_COUNTS, SLOTS, ZEROS };
+enum zeros { TOKEN_COUNTS, SLOTS, ZEROS };
 PART void *zeros(enum zeros use, size_t size);
 
 #endif

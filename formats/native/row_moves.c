@@ -71,59 +71,97 @@ typedef struct {
     classing by;
 } sampling;
 
-/* The cell of one sampled number, or -1 where its distance is too large. */
-INLINE Py_ssize_t cell_of(const sampling *of, size_t i)
+/* Distances of the sampled numbers, FARTHEST + 1 for what is farther, and the class of each. */
+INLINE void sampled_body(const sampling *of, size_t samples, uint16_t *distances, uint8_t *classes)
 {
-    uint64_t distance, class;
-    if (of->by.size == 4) {
-        U32 moved;
-        moved32(of->frame + 4 * i, of->base + 4 * i, 1, true, &moved);
-        distance = moved;
-        class = load32(of->base + 4 * i) >> of->by.below;
-    } else {
-        U64 moved;
-        moved64(of->frame + 8 * i, of->base + 8 * i, 1, true, &moved);
-        distance = moved;
-        class = load64(of->base + 8 * i) >> of->by.below;
+    union {
+        U32 of32[BLOCK];
+        U64 of64[BLOCK];
+    } frame, base, moved;
+    size_t size = (size_t)of->by.size, step = of->stride * size;
+    for (size_t at = 0; at < samples; at += BLOCK) {
+        size_t part = samples - at < BLOCK ? samples - at : BLOCK;
+        const uint8_t *one = of->frame + at * step, *other = of->base + at * step;
+        if (size == 4) {
+            for (size_t i = 0; i < part; i++) {
+                frame.of32[i] = load32(one + i * step);
+                base.of32[i] = load32(other + i * step);
+            }
+            moved32((const uint8_t *)&frame, (const uint8_t *)&base, part, true, moved.of32);
+            for (size_t i = 0; i < part; i++) {
+                U32 distance = moved.of32[i];
+                distances[at + i] = (uint16_t)(distance > FARTHEST ? FARTHEST + 1 : distance);
+                classes[at + i] = (uint8_t)(base.of32[i] >> of->by.below);
+            }
+        } else {
+            for (size_t i = 0; i < part; i++) {
+                frame.of64[i] = load64(one + i * step);
+                base.of64[i] = load64(other + i * step);
+            }
+            moved64((const uint8_t *)&frame, (const uint8_t *)&base, part, true, moved.of64);
+            for (size_t i = 0; i < part; i++) {
+                U64 distance = moved.of64[i];
+                distances[at + i] = (uint16_t)(distance > FARTHEST ? FARTHEST + 1 : distance);
+                classes[at + i] = (uint8_t)(base.of64[i] >> of->by.below);
+            }
+        }
     }
-    if (distance > FARTHEST)
-        return -1;
-    return (Py_ssize_t)((class & (CLASSES - 1)) * DISTANCES + distance);
 }
 
-/* Of each class the distance that is most frequent, the least of several; how many of the sampled
- * numbers moved, by what is most frequent among those of their class that did. `counts` are zero, and
- * a sample touches few of them. */
-static size_t frequent_in(const sampling *of, uint32_t *counts, uint16_t *table)
+EVERY_MACHINE(void, sampled,
+              (const sampling *of, size_t samples, uint16_t *distances, uint8_t *classes),
+              sampled_body(of, samples, distances, classes););
+
+/* The most frequent of some distances, the least of several; `moved` is how often the most frequent
+ * one above 0 stands there. `counts` are zero, and are left so. */
+static uint16_t most_frequent(const uint16_t *distances, size_t count, uint32_t *counts,
+                              uint32_t *moved)
 {
-    uint32_t most[CLASSES] = {0}, moved[CLASSES] = {0};
-    size_t sum = 0;
-    memset(table, 0, CLASSES * sizeof *table);
-    for (size_t i = 0; i < of->count; i += of->stride) {
-        Py_ssize_t cell = cell_of(of, i);
-        if (cell >= 0)
-            counts[cell]++;
-    }
-    for (size_t i = 0; i < of->count; i += of->stride) {
-        Py_ssize_t cell = cell_of(of, i);
-        if (cell < 0)
-            continue;
-        size_t class = (size_t)cell / DISTANCES, distance = (size_t)cell % DISTANCES;
-        uint32_t here = counts[cell];
-        if (here > most[class] || (here == most[class] && distance < table[class])) {
-            most[class] = here;
-            table[class] = (uint16_t)distance;
+    uint32_t most = 0;
+    uint16_t found = 0;
+    *moved = 0;
+    for (size_t i = 0; i < count; i++)
+        counts[distances[i]]++;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t distance = distances[i];
+        uint32_t here = counts[distance];
+        if (here > most || (here == most && distance < found)) {
+            most = here;
+            found = distance;
         }
-        if (distance && here > moved[class])
-            moved[class] = here;
+        if (distance && here > *moved)
+            *moved = here;
     }
-    for (size_t i = 0; i < of->count; i += of->stride) {
-        Py_ssize_t cell = cell_of(of, i);
-        if (cell >= 0)
-            counts[cell] = 0;
-    }
+    for (size_t i = 0; i < count; i++)
+        counts[distances[i]] = 0;
+    return found;
+}
+
+/* Of each class the distance that is most frequent; how many of the sampled numbers moved, by what is
+ * most frequent among those of their class that did. Distances are sorted by class first: counts of
+ * all classes would lie in no near cache. `memory` has room for SAMPLE_BYTES of each sample. */
+enum { SAMPLE_BYTES = 2 * sizeof(uint16_t) + sizeof(uint8_t) };
+
+static size_t frequent_in(const sampling *of, size_t samples, uint8_t *memory, uint16_t *table)
+{
+    uint16_t *distances = (uint16_t *)memory, *sorted = distances + samples;
+    uint8_t *classes = (uint8_t *)(sorted + samples);
+    uint32_t counts[DISTANCES] = {0};
+    size_t next[CLASSES + 1] = {0}, sum = 0;
+    best_sampled(of, samples, distances, classes);
+    for (size_t i = 0; i < samples; i++)
+        next[classes[i] + 1] += distances[i] <= FARTHEST;
     for (size_t class = 0; class < CLASSES; class++)
-        sum += moved[class];
+        next[class + 1] += next[class];
+    for (size_t i = 0; i < samples; i++)
+        if (distances[i] <= FARTHEST)
+            sorted[next[classes[i]]++] = distances[i];
+    for (size_t class = 0, start = 0; class < CLASSES; class++) {
+        uint32_t moved;
+        table[class] = most_frequent(sorted + start, next[class] - start, counts, &moved);
+        sum += moved;
+        start = next[class];
+    }
     return sum;
 }
 
@@ -201,10 +239,11 @@ static PyObject *frequent(PyObject *Py_UNUSED(module), PyObject *arguments)
              is_size("table", at[2].len, CLASSES * 2) && items(&at[2], 2, "table") >= 0) {
         of.frame = at[0].buf, of.base = at[1].buf;
         of.count = (size_t)count, of.stride = (size_t)stride;
-        uint32_t *counts = zeros(ROW_COUNTS, CLASSES * DISTANCES * sizeof *counts);
-        if (counts) {
+        size_t samples = (of.count + of.stride - 1) / of.stride;
+        uint8_t *memory = scratch(samples * SAMPLE_BYTES + 1);
+        if (memory) {
             Py_BEGIN_ALLOW_THREADS
-            moved = frequent_in(&of, counts, at[2].buf);
+            moved = frequent_in(&of, samples, memory, at[2].buf);
             Py_END_ALLOW_THREADS
             found = PyLong_FromSize_t(moved);
         } else {
@@ -226,6 +265,7 @@ int add_row_moves(PyObject *module)
 {
     if (is_wide()) {
         best_alike = alike_wide;
+        best_sampled = sampled_wide;
         best_step = step_wide;
     }
     return PyModule_AddFunctions(module, METHODS);
