@@ -110,6 +110,21 @@ def join(planes: tuple[Bytes, ...], size: int, turn: bool, out: Bytes, /) -> Non
 def join_stored(
     planes: Sequence[tuple[int, Buffer]], size: int, turn: bool, out: Bytes, /
 ) -> bool: ...
+def take_rows(
+    frame: Numbers,
+    base: Numbers,
+    size: int,
+    columns: int,
+    skipped: int,
+    below: int,
+    table: NDArray[np.uint16],
+    marks: NDArray[np.bool_],
+    moved: Numbers,
+    moved_base: Numbers,
+    calm: Numbers,
+    calm_base: Numbers,
+    /,
+) -> tuple[int, int]: ...
 def has_more_values(numbers: Numbers, size: int, most: int, /) -> bool: ...
 def decode_scan(
     data: bytes,

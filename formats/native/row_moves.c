@@ -2,8 +2,9 @@
  *
  * Weight decay moves a number by an amount that follows from its class, the eight bits below the
  * exponent. frequent counts distances by class, in a sample; step adds them to a base; alike counts
- * equal numbers in each row. All let go of the interpreter lock. The twin in numpy is row_moves.py
- * beside this, with identical results; the layout is in docs/spec/model.md, section "Decay".
+ * equal numbers in each row; take_rows copies rows that moved, and others, to where each lie together.
+ * All let go of the interpreter lock. The twin in numpy is row_moves.py beside this, with identical
+ * results; the layout is in docs/spec/model.md, section "Decay".
  *
  * Only what Python 3.11's limited API has is used. Plain C11 with GNU attributes.
  */
@@ -254,10 +255,113 @@ static PyObject *frequent(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* ------------------------------------------------------------------ rows taken apart */
+
+/* Rows that follow each other in two frames. */
+typedef struct {
+    uint8_t *frame, *base;
+    size_t used; /* bytes of either */
+} taken_rows;
+
+INLINE void take_row(taken_rows *to, const uint8_t *frame, const uint8_t *base, size_t size)
+{
+    memcpy(to->frame + to->used, frame, size);
+    memcpy(to->base + to->used, base, size);
+    to->used += size;
+}
+
+typedef struct {
+    const uint8_t *frame, *base;
+    size_t count, columns, skipped; /* numbers: of all, of a row, of the first one before the frame */
+    classing by;
+    const uint16_t *table; /* NULL: rows that did not move are left out */
+    uint8_t *predicted;    /* room for a row as the table says it */
+    uint8_t *marks;        /* of each row: whether it moved otherwise */
+    taken_rows moved, calm;
+} taking;
+
+/* A row is compared, and taken to where it belongs, while it is in cache. */
+static void take_rows(taking *it)
+{
+    size_t size = (size_t)it->by.size;
+    for (size_t at = 0, row = 0; at < it->count; row++) {
+        size_t left = it->columns - (row ? 0 : it->skipped), start = at * size;
+        size_t part = it->count - at < left ? it->count - at : left;
+        const uint8_t *frame = it->frame + start, *base = it->base + start;
+        if (it->table) {
+            uint32_t alike = 0;
+            best_step(base, part, it->by, it->table, it->predicted);
+            best_alike(frame, it->predicted, part, it->by.size, part, 0, &alike);
+            it->marks[row] = 2 * (size_t)alike <= part;
+        } else {
+            it->marks[row] = memcmp(frame, base, part * size) != 0;
+        }
+        if (it->marks[row])
+            take_row(&it->moved, frame, base, part * size);
+        else if (it->table)
+            take_row(&it->calm, frame, it->predicted, part * size);
+        at += part;
+    }
+}
+
+/* Sets an error where one of the buffers does not fit. */
+static bool fit_taking(const taking *it, const Py_buffer *at, bool by_table)
+{
+    size_t rows = (it->count + it->skipped + it->columns - 1) / it->columns;
+    bool fine = is_size("base", at[1].len, at[0].len) && is_size("marks", at[3].len, (Py_ssize_t)rows);
+    for (size_t i = 4; fine && i < (by_table ? 8 : 6); i++)
+        fine = is_size("taken", at[i].len, at[0].len);
+    return fine && (!by_table || (is_size("table", at[2].len, CLASSES * 2) &&
+                                  items(&at[2], 2, "table") >= 0));
+}
+
+/* take_rows(frame, base, size, columns, skipped, below, table, marks, frame, base, calm frame, calm
+ * base): marks the rows of which most numbers are not as far from the base's as the table says, and
+ * copies them and their bases to the first pair, others and what the table says to the second. Below
+ * 0 there is no table, and rows that are as in the base are left out. Bytes in each pair. */
+static PyObject *take(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[8] = {{0}};
+    int size, below;
+    Py_ssize_t columns, skipped, count;
+    PyObject *found = NULL;
+    taking it = {0};
+    if (!PyArg_ParseTuple(arguments, "y*y*inniy*w*w*w*w*w*", &at[0], &at[1], &size, &columns,
+                          &skipped, &below, &at[2], &at[3], &at[4], &at[5], &at[6], &at[7]))
+        return NULL;
+    bool fine = size == 1 || size == 2 || size == 4 || size == 8;
+    it.by = (classing){size, below};
+    if (!fine || columns < 1 || skipped < 0 || skipped >= columns) {
+        PyErr_Format(PyExc_ValueError, "no rows of %zd numbers of %d bytes", columns, size);
+    } else if ((below < 0 || known_classing(size, below, &it.by)) &&
+               (count = numbers(&at[0], size)) >= 0) {
+        it.frame = at[0].buf, it.base = at[1].buf, it.count = (size_t)count;
+        it.columns = (size_t)columns, it.skipped = (size_t)skipped, it.marks = at[3].buf;
+        it.table = below < 0 ? NULL : at[2].buf;
+        it.moved = (taken_rows){at[4].buf, at[5].buf, 0};
+        it.calm = (taken_rows){at[6].buf, at[7].buf, 0};
+        if (fit_taking(&it, at, below >= 0)) {
+            size_t longest = columns < count ? (size_t)columns : (size_t)count;
+            it.predicted = scratch(longest * (size_t)size + 1);
+            if (it.predicted) {
+                Py_BEGIN_ALLOW_THREADS
+                take_rows(&it);
+                Py_END_ALLOW_THREADS
+                found = Py_BuildValue("nn", (Py_ssize_t)it.moved.used, (Py_ssize_t)it.calm.used);
+            } else {
+                PyErr_NoMemory();
+            }
+        }
+    }
+    release(at, 8);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
     {"alike", alike, METH_VARARGS, NULL},
     {"step", step, METH_VARARGS, NULL},
     {"frequent", frequent, METH_VARARGS, NULL},
+    {"take_rows", take, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,23 @@ from tensorrepo.formats.native.thread_buffers import buffer_for
 
 CLASSES: Final = 256
 FARTHEST: Final = 2047  # a distance that is counted
+
+
+class TakenRows(NamedTuple):
+    """Rows of a frame, those that moved apart from the others.
+
+    Attributes:
+        marks: which rows moved.
+        moved: their numbers, and those of the base.
+        calm: numbers of the others, and what a table says of them; none where there is no table.
+    """
+
+    marks: NDArray[np.bool_]
+    moved: tuple[NDArray[Any], NDArray[Any]]
+    calm: tuple[NDArray[Any], NDArray[Any]]
+
+
+_NO_TABLE: Final = np.zeros(0, "<u2")
 
 
 class RowMoves:
@@ -43,6 +60,39 @@ class RowMoves:
         starts = np.arange(0, skipped + frame.size, columns) - skipped
         starts[0] = 0
         return np.add.reduceat(frame == base, starts, dtype=np.uint32)
+
+    def take(
+        self, frame: NDArray[Any], base: NDArray[Any], columns: int, skipped: int
+    ) -> TakenRows:
+        """The rows that are not as in the base; arguments are those of `alike`.
+
+        They may lie in memory of this thread, good until it takes others.
+        """
+        which = (np.arange(frame.size) + skipped) // columns
+        marks = self.alike(frame, base, columns, skipped) < np.bincount(which)
+        moved = marks[which]
+        return TakenRows(marks, (frame[moved], base[moved]), (frame[:0], base[:0]))
+
+    def take_decayed(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        columns: int,
+        skipped: int,
+        below: int,
+        table: NDArray[np.uint16],
+    ) -> TakenRows:
+        """As `take`, the rows of which most numbers are not as far from the base as `table` says.
+
+        For `below` and `table` see `step`.
+        """
+        which = (np.arange(frame.size) + skipped) // columns
+        predicted = self.step(base, of, below, table)
+        marks = 2 * self.alike(frame, predicted, columns, skipped) <= np.bincount(which)
+        moved = marks[which]
+        calm = frame[~moved], predicted[~moved]
+        return TakenRows(marks, (frame[moved], base[moved]), calm)
 
     def step(
         self, base: NDArray[Any], of: Numbers, below: int, table: NDArray[np.uint16]
@@ -98,6 +148,44 @@ class NativeRowMoves(RowMoves):
         out = buffer_for("step", base.size, of.dtype)
         codecs.step(base, of.size, below, np.ascontiguousarray(table), out)
         return out
+
+    def take(
+        self, frame: NDArray[Any], base: NDArray[Any], columns: int, skipped: int
+    ) -> TakenRows:
+        return self._take(frame, base, columns, skipped, -1, _NO_TABLE)
+
+    def take_decayed(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        of: Numbers,
+        columns: int,
+        skipped: int,
+        below: int,
+        table: NDArray[np.uint16],
+    ) -> TakenRows:
+        return self._take(frame, base, columns, skipped, below, table)
+
+    def _take(
+        self,
+        frame: NDArray[Any],
+        base: NDArray[Any],
+        columns: int,
+        skipped: int,
+        below: int,
+        table: NDArray[np.uint16],
+    ) -> TakenRows:
+        size, dtype, unit = frame.size, frame.dtype, frame.itemsize
+        marks = np.empty(-(-(skipped + size) // columns), np.bool_)
+        rooms = [buffer_for(use, size, dtype) for use in ("frame", "base")]
+        rooms += [buffer_for(use, size, dtype) for use in ("calm", "step")] if below >= 0 else rooms
+        moved, calm = codecs.take_rows(
+            frame, base, unit, columns, skipped, below, table, marks, *rooms
+        )
+        one, other = moved // unit, calm // unit
+        return TakenRows(
+            marks, (rooms[0][:one], rooms[1][:one]), (rooms[2][:other], rooms[3][:other])
+        )
 
     def frequent(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, below: int, stride: int

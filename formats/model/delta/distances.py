@@ -60,6 +60,7 @@ from tensorrepo.formats.native.delta_tokens import (
     apply,
     bits_of,
 )
+from tensorrepo.formats.native.row_moves import TakenRows
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
@@ -391,19 +392,12 @@ class RowDelta(FrameCodec):
 
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
         of = numbers_of(about.element)
-        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        rows = row_grid(about, of, self.name)
-        moved = rows.alike(numbers, base) < rows.lengths
-        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
-        return pack_row_set(moved).size_bytes + expected_bytes(*which, of)
+        taken = _rows_that_moved(frame, bases[0], about)
+        return pack_row_set(taken.marks).size_bytes + expected_bytes(*taken.moved, of)
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
-        of = numbers_of(about.element)
-        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        rows = row_grid(about, of, self.name)
-        moved = rows.alike(numbers, base) < rows.lengths
-        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
-        return [pack_row_set(moved), encode_taken(*which, of)]
+        taken = _rows_that_moved(frame, bases[0], about)
+        return [pack_row_set(taken.marks), encode_taken(*taken.moved, numbers_of(about.element))]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of = numbers_of(about.element)
@@ -418,6 +412,13 @@ class RowDelta(FrameCodec):
         moved = buffer_for("frame", under.size, of.dtype)
         decode_against(planes[1], under, of, moved)
         rows.put(numbers, which, moved)
+
+
+def _rows_that_moved(frame: memoryview, base: memoryview, about: FrameShape) -> TakenRows:
+    of = numbers_of(about.element)
+    rows = row_grid(about, of, RowDelta.name)
+    numbers = as_numbers(frame, of), as_numbers(base, of)
+    return row_moves.BEST.take(*numbers, rows.columns, rows.skipped)
 
 
 class RowGrid(NamedTuple):

@@ -26,7 +26,6 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import sqrt
 from struct import Struct
@@ -59,6 +58,7 @@ from tensorrepo.formats.model.delta.frame_codec import (
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native import products, row_moves
 from tensorrepo.formats.native.products import MANTISSA_BITS, narrowed, widened
+from tensorrepo.formats.native.row_moves import TakenRows
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -192,27 +192,6 @@ _PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
 _PROMISING: Final = 0.15  # of them
 
 
-class _Decayed(NamedTuple):
-    """A frame whose rows moved as a table says, or otherwise."""
-
-    rows: RowGrid
-    table: NDArray[np.uint16]
-    moved: NDArray[np.bool_]
-    numbers: NDArray[Any]
-    predicted: NDArray[Any]
-    base: NDArray[Any]
-
-    @property
-    def parts(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Numbers and what they are compared with, of decayed rows and then of others.
-
-        In memory of this thread, each good until the next is asked for.
-        """
-        for rows, under in ((~self.moved, self.predicted), (self.moved, self.base)):
-            taken = self.rows.taken
-            yield taken(self.numbers, rows, "frame"), taken(under, rows, "base")
-
-
 class Decay(FrameCodec):
     """Against one base of the same type and size, of which most rows moved alike."""
 
@@ -235,30 +214,28 @@ class Decay(FrameCodec):
         return moved > _PROMISING * min(numbers.size, _PROBED)
 
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
-        of, found = numbers_of(about.element), self._found(frame, bases, about)
-        beside = 2 * row_moves.CLASSES + pack_row_set(found.moved).size_bytes
-        return beside + sum(expected_bytes(*part, of) for part in found.parts)
+        of = numbers_of(about.element)
+        _, taken = self._taken(frame, bases, about)
+        beside = 2 * row_moves.CLASSES + pack_row_set(taken.marks).size_bytes
+        return beside + sum(expected_bytes(*part, of) for part in (taken.calm, taken.moved))
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
-        of, found = numbers_of(about.element), self._found(frame, bases, about)
-        table, rows = pack_plane(found.table.view(np.uint8)), pack_row_set(found.moved)
-        return [table, rows, *(encode_taken(*part, of) for part in found.parts)]
+        of = numbers_of(about.element)
+        found, taken = self._taken(frame, bases, about)
+        table, rows = pack_plane(found.view(np.uint8)), pack_row_set(taken.marks)
+        return [table, rows, *(encode_taken(*part, of) for part in (taken.calm, taken.moved))]
 
-    def _found(self, frame: memoryview, bases: Frames, about: FrameShape) -> _Decayed:
+    def _taken(
+        self, frame: memoryview, bases: Frames, about: FrameShape
+    ) -> tuple[NDArray[np.uint16], TakenRows]:
+        """How far numbers of each class moved; rows of which most did, and the others."""
         of, below = numbers_of(about.element), _BELOW[about.element.name]
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         stride = max(1, numbers.size // _COUNTED)
         table, _ = row_moves.BEST.frequent(numbers, base, of, below, stride)
-        predicted = row_moves.BEST.step(base, of, below, table)
         rows = row_grid(about, of, self.name)
-        return _Decayed(
-            rows,
-            table,
-            2 * rows.alike(numbers, predicted) <= rows.lengths,
-            numbers,
-            predicted,
-            base,
-        )
+        place = rows.columns, rows.skipped, below, table
+        return table, row_moves.BEST.take_decayed(numbers, base, of, *place)
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of, name = numbers_of(about.element), about.element.name

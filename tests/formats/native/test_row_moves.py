@@ -66,3 +66,25 @@ def test_what_makes_no_sense_is_refused() -> None:
         NATIVE.step(frame, F32, 15, np.zeros(CLASSES - 1, "<u2"))
     with pytest.raises(ValueError, match="one number of 0"):
         NATIVE.frequent(frame, frame, F32, 15, 0)
+
+
+@pytest.mark.parametrize(("columns", "skipped"), [(1, 0), (7, 3), (512, 511), (9000, 100)])
+@pytest.mark.parametrize(("of", "below"), KINDS)
+@pytest.mark.parametrize("by_table", [False, True])
+def test_both_take_the_same_rows(
+    of: Numbers, below: int, columns: int, skipped: int, by_table: bool
+) -> None:
+    assert NATIVE is not None
+    frame, base = near(of, columns)
+    base[:2000] = frame[:2000]
+    table = np.random.default_rng(3).integers(0, 2, CLASSES).astype("<u2")
+    frame[3000:4000] = NUMPY.step(base, of, below, table)[3000:4000]
+    decayed = (below, table) if by_table else ()
+    ways = [one.take_decayed if by_table else one.take for one in (NATIVE, NUMPY)]
+    found, expected = (way(frame, base, of, columns, skipped, *decayed) for way in ways)
+    np.testing.assert_array_equal(found.marks, expected.marks)
+    assert found.marks.any()
+    for pair, other in zip(
+        (*found.moved, *found.calm), (*expected.moved, *expected.calm), strict=True
+    ):
+        np.testing.assert_array_equal(pair, other)
