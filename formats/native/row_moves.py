@@ -158,7 +158,7 @@ class NativeRowMoves(RowMoves):
         self,
         frame: NDArray[Any],
         base: NDArray[Any],
-        of: Numbers,
+        of: Numbers,  # noqa: ARG002  the numbers' size says it
         columns: int,
         skipped: int,
         below: int,
