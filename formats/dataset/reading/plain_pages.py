@@ -36,7 +36,7 @@ def plain_views(
     """The rows of each page, without patches; None: it is not plain, not mapped, or damaged.
 
     Args:
-        index: of a fixed column.
+        index: the pages of a fixed column.
         pages: in the order in which they are wanted.
         payload: the mapped payload of a chunk, not proved; None where it is not mapped.
         prove: called with a page and its bytes before its rows are given.
