@@ -268,7 +268,7 @@ def test_rules_hold_for_composed_commits(fresh: RunningService) -> None:
 
 def test_a_lease_ends_with_the_record_of_a_composed_commit(fresh: RunningService) -> None:
     core, mine = fresh.service.directory.open("team/photos").core, remote(fresh)
-    open_lease(mine, "stage", [], holder=ADA, note="staged", seconds=60)
+    open_lease(mine, "stage", [], since=0, holder=ADA, note="staged", seconds=60)
     transaction = begin(mine, "main")
     stage_files(transaction, {"notes.txt": b"one"})
     landed = transaction.commit("change", author=ADA, closes_lease="stage")
