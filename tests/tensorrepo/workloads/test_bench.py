@@ -57,7 +57,7 @@ class Told:
         self.last[unit] = done, total
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.soak)])
 def anywhere(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BenchPlace]:
@@ -222,9 +222,6 @@ def test_too_little_memory_or_disk_is_told_before_anything_is_written(
     assert place.there() == []
 
 
-@pytest.mark.parametrize(
-    "anywhere", ["folder", pytest.param("s3", marks=pytest.mark.soak)], indirect=True
-)
 def test_shards_of_all_ranks_are_saved_in_one_commit_and_loaded(anywhere: BenchPlace) -> None:
     plan, told = plan_checkpoints(checkpointing(), SAVES), Told()
     assert 2 * plan.checkpoint_bytes <= SAVES.size_bytes
