@@ -58,9 +58,13 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Iterator[ServeProcess]:
     """A service of two workers, with the repository `photos`; the last test here ends it."""
-    folder = tmp_path_factory.mktemp("two")
     with _two_workers(folder) as running:
         with running.client() as client:
             client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
@@ -198,11 +202,8 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
         _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
 
 
-def test_what_was_begun_is_finished_when_the_service_ends(
-    two: ServeProcess, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (folder,) = tmp_path_factory.getbasetemp().glob("two*/data/repositories/_")
+def test_what_was_begun_is_finished_when_the_service_ends(two: ServeProcess, folder: Path) -> None:
     children = _children(two.process.pid)
     assert _answer_at_the_end(two).startswith(b"HTTP/1.1 201")
-    assert (folder / "late" / "repo.json").exists()
+    assert (folder / "data" / "repositories" / "_" / "late" / "repo.json").exists()
     _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))

@@ -63,15 +63,9 @@ def test_each_test_runs_once_and_few_modules_are_imported_twice(tmp_path: Path) 
         long = "pytestmark = pytest.mark.long\n" if name == "test_d" else ""
         (tmp_path / f"tests_of_it/{name}.py").write_text(MODULE + long)
     command = "-m pytest -q -p no:cacheprovider --import-mode=importlib -n 2 --dist worksteal"
+    chosen = ["-m", "not away", "--basetemp", str(tmp_path / "base"), "."]
     done = subprocess.run(
-        [
-            sys.executable,
-            *command.split(),
-            "-m",
-            "not away",
-            f"--basetemp={tmp_path / 'base'}",
-            ".",
-        ],
+        [sys.executable, *command.split(), *chosen],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
