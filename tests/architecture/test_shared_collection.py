@@ -62,12 +62,12 @@ def test_each_test_runs_once_and_few_modules_are_imported_twice(tmp_path: Path) 
     for name in modules:
         long = "pytestmark = pytest.mark.long\n" if name == "test_d" else ""
         (tmp_path / f"tests_of_it/{name}.py").write_text(MODULE + long)
-    command = "-m pytest -q -p no:cacheprovider --import-mode=importlib -n 2 --dist worksteal"
+    command = "-m pytest -q -p xdist --import-mode=importlib -n 2 --dist worksteal"
     chosen = ["-m", "not away", "--basetemp", str(tmp_path / "base"), "."]
     done = subprocess.run(
         [sys.executable, *command.split(), *chosen],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

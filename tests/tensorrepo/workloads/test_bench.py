@@ -57,7 +57,7 @@ class Told:
         self.last[unit] = done, total
 
 
-@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.soak)])
+@pytest.fixture(params=["folder", "s3"])
 def anywhere(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BenchPlace]:
@@ -71,6 +71,10 @@ def anywhere(
         yield bench_place(bucket.url, machine())
 
 
+# A warm run has a folder.
+@pytest.mark.parametrize(
+    "anywhere", [pytest.param("folder", marks=pytest.mark.soak), "s3"], indirect=True
+)
 def test_accelerators_stream_all_samples_in_each_epoch_and_leave_nothing(
     anywhere: BenchPlace,
 ) -> None:
@@ -222,6 +226,9 @@ def test_too_little_memory_or_disk_is_told_before_anything_is_written(
     assert place.there() == []
 
 
+@pytest.mark.parametrize(
+    "anywhere", ["folder", pytest.param("s3", marks=pytest.mark.soak)], indirect=True
+)
 def test_shards_of_all_ranks_are_saved_in_one_commit_and_loaded(anywhere: BenchPlace) -> None:
     plan, told = plan_checkpoints(checkpointing(), SAVES), Told()
     assert 2 * plan.checkpoint_bytes <= SAVES.size_bytes
