@@ -160,9 +160,11 @@ class CompactionTask:
         core = self.context.core
         key = f"{self.key}/{rows[0]:012d}"
         dataset = open_dataset(core.objects, self.root, self.context.outside)
-        writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
+        pin = core.log.refresh()
+        writer = ObjectWriter(core.objects, pin.state.graves)
         try:
             link = write_compacted(writer, dataset, rows, key, budget_bytes=self.budget_bytes)
-            return _kept(self.context, writer, link, key, TASK_SECONDS).to_json()
+            kept = _kept(self.context, writer, pin.generation, link, key, TASK_SECONDS)
+            return kept.to_json()
         finally:
             writer.abort()
