@@ -178,7 +178,8 @@ def write_tensors(
     core = repo.context.core
     shards, aliases = _shards(tensors)
     under = None if base is None else base_model(repo.context, base)
-    writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
+    pin = core.log.refresh()
+    writer = ObjectWriter(core.objects, pin.state.graves)
     try:
         entry = write_part(
             writer,
@@ -195,7 +196,15 @@ def write_tensors(
     assert entry.storage is not None, "a model has a placement"
     lease = lease_name(content_tag(name.encode())[:8].hex(), entry.storage)
     kept = [entry.digest, entry.storage]
-    open_lease(core, lease, kept, holder=holder_of(repo.context), note="part", seconds=seconds)
+    open_lease(
+        core,
+        lease,
+        kept,
+        since=pin.generation,
+        holder=holder_of(repo.context),
+        note="part",
+        seconds=seconds,
+    )
     placement = stored.packs.placement
     return ModelPart(
         repository=core.id,

@@ -18,16 +18,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import merged_cases
+from tests.support import merged_cases, shared_collection
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.end_of_workers import end_at_once
 from tests.support.long_first import long_first
 from tests.support.servers import sql_logs
+from tests.support.shared_collection import give_folder, share_collection
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 
@@ -69,8 +71,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         end_at_once()
+        share_collection(config)
     if config.option.slowest is not None and not _is_worker(config):
         config.pluginmanager.register(Slowest(config.option.slowest))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    give_folder(node)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -147,7 +155,7 @@ class Slowest:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several workers share the tests, modules marked `long` come first, see `long_first`."""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    if workers > 1:
+    if workers > 1 and not config.pluginmanager.has_plugin(shared_collection.NAME):
         items[:] = long_first(
             items,
             workers,

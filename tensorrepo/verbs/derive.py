@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
 from tensorrepo.formats.dataset.schema.types import TypeLike, as_type
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES
+from tensorrepo.repo.changes.leases import secure_kept
 from tensorrepo.repo.changes.transaction import CommitTransaction
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -266,6 +267,8 @@ class _Lease:
         )
 
         def decide(view: LogView) -> tuple[LogEntry, ...]:
+            what = f"derived rows of {self._path}"
+            secure_kept(self._core.repository, view, [link.digest], self.since, what)
             if self.name not in view.state.leases:
                 return (opened,)
             closed = LogEntry(txn, "lease-close", self._actor, now, data={"id": self.name})

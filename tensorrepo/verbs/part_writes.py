@@ -53,7 +53,8 @@ def store_rows(
         seconds: time after which a collection may take it.
     """
     core = context.core
-    writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
+    pin = core.log.refresh()
+    writer = ObjectWriter(core.objects, pin.state.graves)
     try:
         link = write_part(
             writer,
@@ -65,7 +66,7 @@ def store_rows(
             codec=codec,
             page_bytes=page_bytes,
         )
-        return _kept(context, writer, link, key, seconds)
+        return _kept(context, writer, pin.generation, link, key, seconds)
     finally:
         writer.abort()
 
@@ -79,14 +80,15 @@ def holder_of(context: Context) -> str:
 
 
 def _kept(
-    context: Context, writer: ObjectWriter, link: ObjectLink, key: str, seconds: float
+    context: Context, writer: ObjectWriter, since: int, link: ObjectLink, key: str, seconds: float
 ) -> Part:
-    """A part whose objects were written."""
+    """A part whose objects were written since the log stood there."""
     writer.flush()
     stored = open_dataset(writer, link.digest)
     lease = lease_name(content_tag(key.encode())[:8].hex(), link.digest)
     keep = [link.digest]
-    open_lease(context.core, lease, keep, holder=holder_of(context), note="part", seconds=seconds)
+    holder = holder_of(context)
+    open_lease(context.core, lease, keep, since=since, holder=holder, note="part", seconds=seconds)
     return Part(
         repository=context.core.id,
         key=key,
@@ -158,9 +160,11 @@ class CompactionTask:
         core = self.context.core
         key = f"{self.key}/{rows[0]:012d}"
         dataset = open_dataset(core.objects, self.root, self.context.outside)
-        writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
+        pin = core.log.refresh()
+        writer = ObjectWriter(core.objects, pin.state.graves)
         try:
             link = write_compacted(writer, dataset, rows, key, budget_bytes=self.budget_bytes)
-            return _kept(self.context, writer, link, key, TASK_SECONDS).to_json()
+            kept = _kept(self.context, writer, pin.generation, link, key, TASK_SECONDS)
+            return kept.to_json()
         finally:
             writer.abort()

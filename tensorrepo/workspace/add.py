@@ -240,8 +240,11 @@ def _gone_on(
 
 def _note(session: WorkspaceSession, request: AddRequest, unfinished: Unfinished) -> None:
     """Keep first, then note: what was noted before is kept until then."""
-    entries = [staged.entry for staged in session.here.staging().entries.values()]
-    keep_alive(session, entries, unfinished.root)
+    staging = session.here.staging()
+    entries = [staged.entry for staged in staging.entries.values()]
+    began = [staging.generation] if entries else []
+    began += [one.generation for one in (unfinished,) if one.generation is not None]
+    keep_alive(session, entries, min(began, default=0), unfinished.root)
     here = session.here
     here.write_unfinished({**here.unfinished(), request.path: unfinished})
 

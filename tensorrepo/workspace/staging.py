@@ -18,7 +18,7 @@ import msgspec
 
 from tensorrepo import lazy
 from tensorrepo.formats.search_index.paths import index_folder, indexes_of, moved_index
-from tensorrepo.repo.changes.leases import close_leases
+from tensorrepo.repo.changes.leases import close_leases, secure_kept
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import (
     CommitTransaction,
@@ -76,7 +76,7 @@ def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: 
     else:  # it is pinned to where HEAD stands now
         staging = StagingArea(session.tip(), since)
     entries = {**staging.entries, **changes}
-    keep_alive(session, [staged.entry for staged in entries.values()])
+    keep_alive(session, [staged.entry for staged in entries.values()], staging.generation)
     session.here.write_staging(
         msgspec.structs.replace(staging, entries=dict(sorted(entries.items())))
     )
@@ -216,11 +216,12 @@ def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[s
 
 
 def keep_alive(
-    session: WorkspaceSession, entries: list[Entry | None], root: Digest | None = None
+    session: WorkspaceSession, entries: list[Entry | None], since: int, root: Digest | None = None
 ) -> None:
     """Hold one lease on all that is staged: collection keeps it until the commit, or a release.
 
-    What a long `add` had stored stays in it as well; `root` is that of the one at work.
+    What a long `add` had stored stays in it as well; `root` is that of the one at work. `since` is
+    where the log stood before the first of all these was put.
     """
     workspace, state = session.here, session.here.state()
     digests = sorted(
@@ -229,7 +230,7 @@ def keep_alive(
         | ({root} if root is not None else set())
     )
     lease, renewed = own_lease(session) or new_lease(), state.lease_seconds
-    renewed_now = hold(session, lease, digests, renewed)
+    renewed_now = hold(session, lease, digests, since, renewed)
     if renewed_now != renewed:
         workspace.write_state(
             msgspec.structs.replace(state, lease=lease, lease_seconds=renewed_now)
@@ -247,11 +248,16 @@ def own_lease(session: WorkspaceSession) -> str | None:
     return None if lease in {stash.lease for stash in session.here.stashes()} else lease
 
 
-def hold(session: WorkspaceSession, lease: str, digests: list[Digest], renewed: float) -> float:
-    """Let a lease keep exactly `digests`, and renew one that is a day old.
+def hold(
+    session: WorkspaceSession, lease: str, digests: list[Digest], since: int, renewed: float
+) -> float:
+    """Let a lease keep exactly `digests`, put after `since`, and renew one that is a day old.
 
     Returns:
         When it was renewed last, by this machine's clock: `renewed`, or now.
+
+    Raises:
+        CommitExpired: something of them was collected before they were kept.
     """
     now_ns = time.time_ns()
     renews = now_ns / 10**9 - renewed > RENEW_SECONDS
@@ -261,6 +267,7 @@ def hold(session: WorkspaceSession, lease: str, digests: list[Digest], renewed: 
         known = view.state.leases.get(lease)
         if known is not None and sorted(known.keep) == digests and not renews:
             return ()
+        secure_kept(session.repository, view, digests, since, "what is staged")
         data: dict[str, CanonicalValue] = {
             "id": lease,
             "keep": tuple(digests),
@@ -476,7 +483,8 @@ def _lease_of(session: WorkspaceSession, staging: StagingArea) -> str | None:
     """The lease on what is staged, which the commit closes; opened anew where it is gone."""
     lease = own_lease(session)
     if lease is None or lease not in session.repository.log.refresh().state.leases:
-        keep_alive(session, [staged.entry for staged in staging.entries.values()])
+        entries = [staged.entry for staged in staging.entries.values()]
+        keep_alive(session, entries, staging.generation)
         lease = session.here.state().lease
     return lease
 

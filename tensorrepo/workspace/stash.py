@@ -67,7 +67,7 @@ def push(session: WorkspaceSession, message: str = "") -> Stash | None:
     if not staging.entries and not files:
         return None
     if staging.entries:
-        keep_alive(session, _entries(staging))
+        keep_alive(session, _entries(staging), staging.generation)
     state, stashes = here.state(), here.stashes()
     made = Stash(
         secrets.token_hex(8),
@@ -108,7 +108,7 @@ def bring_back(session: WorkspaceSession, stash: Stash, *, keep: bool) -> None:
         _refuse_changed(session, stored, path)
     staging = _joined(session, stash)
     if stash.staging.entries:
-        keep_alive(session, _entries(staging))
+        keep_alive(session, _entries(staging), staging.generation)
         here.write_staging(staging)
     for stored, path in back:
         if _lies(here.root / path):
@@ -263,7 +263,8 @@ def _renew(session: WorkspaceSession) -> None:
         if stash.lease is None or not digests:
             kept.append(stash)
             continue
-        seconds = hold(session, stash.lease, sorted(digests), stash.lease_seconds)
+        since, renewed = stash.staging.generation, stash.lease_seconds
+        seconds = hold(session, stash.lease, sorted(digests), since, renewed)
         kept.append(msgspec.structs.replace(stash, lease_seconds=seconds))
     if kept != session.here.stashes():
         session.here.write_stashes(kept)

@@ -6,10 +6,9 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -19,6 +18,7 @@ import tensorrepo as tr
 from tensorrepo.api.server import check_listening
 from tensorrepo.api.settings import make_settings
 from tensorrepo.repo.errors import InvalidInputError
+from tests.support.processes.forked_command import forked_command
 from tests.support.servers.certificates import make_certificate
 from tests.support.servers.serving import ServeProcess, serving
 
@@ -58,16 +58,24 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Iterator[ServeProcess]:
     """A service of two workers, with the repository `photos`; the last test here ends it."""
-    folder = tmp_path_factory.mktemp("two")
-    with serving(folder, "--workers", "2") as running:
+    with _two_workers(folder) as running:
         with running.client() as client:
             client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
         url = str(folder / "data" / "repositories" / "_" / "photos")
         with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
             tx.create_dataset("x", {"x": [1]})
         yield running
+
+
+def _two_workers(folder: Path) -> AbstractContextManager[ServeProcess]:
+    return serving(folder, "--workers", "2")
 
 
 def test_several_workers_are_one_service(two: ServeProcess) -> None:
@@ -140,25 +148,30 @@ def _until(is_so: object) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("workers", ["2", pytest.param("1", marks=pytest.mark.soak)])
-def test_what_was_begun_is_finished_when_the_service_ends(tmp_path: Path, workers: str) -> None:
-    with serving(tmp_path, "--workers", workers) as running:
-        host, _, port = running.url.removeprefix("http://").partition(":")
-        body = b'{"name": "late"}'
-        head = (
-            f"POST {REPOSITORIES} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            f"Authorization: Bearer {running.token}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            connection.sendall(head.encode() + body[:5])
-            time.sleep(0.5)  # until it is read: a request that was not begun is not finished
-            running.process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
-            connection.sendall(body[5:])
-            answer = connection.recv(1 << 16)
-        assert running.process.wait(PATIENCE_SECONDS) == 0
-    assert answer.startswith(b"HTTP/1.1 201")
+@pytest.mark.soak
+def test_what_was_begun_is_finished_when_the_only_worker_ends(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "1") as running:
+        assert _answer_at_the_end(running).startswith(b"HTTP/1.1 201")
     assert (tmp_path / "data" / "repositories" / "_" / "late" / "repo.json").exists()
+
+
+def _answer_at_the_end(running: ServeProcess) -> bytes:
+    """What a request is answered that makes a repository and of which half came before SIGTERM."""
+    host, _, port = running.url.removeprefix("http://").partition(":")
+    body = b'{"name": "late"}'
+    head = (
+        f"POST {REPOSITORIES} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {running.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(head.encode() + body[:5])
+        time.sleep(0.5)  # until it is read: a request that was not begun is not finished
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        connection.sendall(body[5:])
+        answer = connection.recv(1 << 16)
+    assert running.process.wait(PATIENCE_SECONDS) == 0
+    return answer
 
 
 def test_it_speaks_tls(tmp_path: Path) -> None:
@@ -173,20 +186,24 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_an_open_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tensorrepo", "serve", "--host", "0.0.0.0"]
-    ended = subprocess.run(
-        [*command, "--data", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
+    words = ["serve", "--host", "0.0.0.0", "--data", str(tmp_path)]
+    with forked_command(words, tmp_path, {**os.environ, "HOME": str(tmp_path)}) as ended:
+        _, told = ended.communicate(PATIENCE_SECONDS)
     assert ended.returncode == 2
-    assert "--behind-proxy" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert "--behind-proxy" in told
+    assert "Traceback" not in told
 
 
-def test_workers_end_with_their_parent_however_it_ends(two: ServeProcess) -> None:
+@pytest.mark.soak
+def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
+    with _two_workers(tmp_path) as running:
+        children = _children(running.process.pid)
+        running.process.kill()
+        _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
+
+
+def test_what_was_begun_is_finished_when_the_service_ends(two: ServeProcess, folder: Path) -> None:
     children = _children(two.process.pid)
-    two.process.kill()
+    assert _answer_at_the_end(two).startswith(b"HTTP/1.1 201")
+    assert (folder / "data" / "repositories" / "_" / "late" / "repo.json").exists()
     _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))

@@ -24,7 +24,7 @@ from tests.support.effort import soaking
 
 DAY_SECONDS = 86_400
 WRITERS = 8 if soaking() else 2
-SECONDS = 60 if soaking() else 1.5
+SECONDS = 60 if soaking() else 1
 
 
 def test_processes_whose_clocks_differ_by_days_lose_nothing(tmp_path: Path) -> None:

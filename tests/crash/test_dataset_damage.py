@@ -20,7 +20,7 @@ from tests.support.faults.damage import flipped
 from tests.support.golden.dataset import CASES, Case
 from tests.support.second_readers.comparison import ids_of
 
-FLIPS = 60 if soaking() else 20  # for each case
+FLIPS = 60 if soaking() else 8  # for each case
 MASKS = [*(1 << bit for bit in range(8)), 0xFF]
 CHANGED = ["tiled", "tiled-shuffled", "deleted", "patched", "columns", "compacted", "leaves"]
 

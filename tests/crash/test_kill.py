@@ -25,7 +25,7 @@ from tests.support.processes.forked_python import run_python
 from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 200 if soaking() else 12
+ROUNDS = 200 if soaking() else 6
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def kill_writers(folder: Path, rounds: int) -> Aftermath:
     ("log", "rounds"),
     [
         ("store", ROUNDS),
-        ("sqlite", ROUNDS // 4),
+        ("sqlite", ROUNDS // 3),
         pytest.param("postgresql", ROUNDS, marks=pytest.mark.soak),
     ],
 )

@@ -106,7 +106,7 @@ def check(change: str, backend: Backend, heal: Callable[[], None], kinds: tuple[
     assert tip_of(open_repository(backend, drivers={})) is not None
 
 
-@sampled_product("change,error", CHANGES, [errno.ENOSPC, errno.EIO, errno.EROFS], dev=8)
+@sampled_product("change,error", CHANGES, [errno.ENOSPC, errno.EIO, errno.EROFS], dev=5)
 def test_a_disk_that_fails_on_the_way_harms_nothing(
     change: str, error: int, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ def whole(night: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[A
     return names(shell), stored_bytes(shell)
 
 
-@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 3))
+@pytest.mark.parametrize(("at", "before"), sampled(STEPS, 2))
 def test_a_sync_that_is_killed_is_repeated(
     night: Path, whole: tuple[list[Any], int], tmp_path: Path, at: int, before: bool
 ) -> None:

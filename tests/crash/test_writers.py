@@ -23,7 +23,7 @@ from tests.support.processes.forked_python import start_python
 from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
-COMMITS = 24 if soaking() else 8
+COMMITS = 24 if soaking() else 4
 
 
 def race(folder: Path, writers: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ import tensorrepo as tr
 from tensorrepo.catalog.sql import tables_of
 from tensorrepo.cli.sql import HELP, converse
 from tensorrepo.query.sql.duck import DuckSession
+from tests.support.effort import sampled_product
 from tests.support.processes.shell import Shell, write_pictures
 from tests.tensorrepo.conftest import workplace
 
@@ -75,10 +76,12 @@ def test_a_typing_error_leads_to_the_table(pets: Shell) -> None:
     assert "Did you mean 'pets'?" in pets.fails(3, "sql", "SELECT * FROM petz")
 
 
-@pytest.mark.parametrize(
-    "condition", ["label = 'cat'", "label IN ('cat')", "label_number = 0", "label LIKE 'c%'"]
+@sampled_product(
+    "condition,how",
+    ["label = 'cat'", "label IN ('cat')", "label_number = 0", "label LIKE 'c%'"],
+    [(), ("--untrusted",)],
+    dev=4,
 )
-@pytest.mark.parametrize("how", [(), ("--untrusted",)])
 def test_a_class_has_its_name_and_its_number(
     pets: Shell, condition: str, how: tuple[str, ...]
 ) -> None:

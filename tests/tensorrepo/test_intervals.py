@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tensorrepo.intervals import Interval, accuracy, cross_entropy
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tests.support.effort import examples
 
 NUMBERS = st.floats(-50, 50).map(lambda value: round(value, 3)) | st.floats(-1e-300, 1e-300)
 SQUARE = arrays.arrays("f8", (3, 3), elements=NUMBERS)
@@ -62,6 +63,7 @@ def contains(bounds: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@settings(max_examples=examples(3))
 @given(a=SQUARE, b=SQUARE, widths=WIDTHS, shares=SHARES)
 def test_what_numbers_between_the_bounds_give_lies_between_the_bounds(
     name: str, a: Any, b: Any, widths: Any, shares: Any

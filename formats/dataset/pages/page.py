@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, Literal
@@ -489,6 +490,17 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     if storage.layout is ColumnLayout.BINARY:
         return BinaryValues(offsets, data, valid)
     return RaggedValues(offsets, data, storage.shape, dims, valid)
+
+
+@lru_cache(maxsize=256)
+def plain_form(rows: int, row_bytes: int, item_bytes: int, is_summed: bool) -> tuple[bytes, int]:
+    """How a page begins that has rows of one size and no nulls as they are, and what it takes.
+
+    The rows follow. A page that begins so needs no `decode_page`; others may be well-formed, too.
+    """
+    sizes = [0, rows * row_bytes, 4 * rows if is_summed else 0, 0]
+    items = [1, item_bytes, 4, item_bytes]
+    return _directory(sizes, [Codec.NONE] * 4, items), DIRECTORY.size + sum(map(padded, sizes))
 
 
 def is_in_bands(page: memoryview) -> bool:

@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.pages.page import (
 from tensorrepo.formats.dataset.pages.tile_io import ByteRange, TileSource, read_rows
 from tensorrepo.formats.dataset.pages.tiles import decode_tile_table
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, by_page, collect, overlay, repeated
+from tensorrepo.formats.dataset.reading.plain_pages import plain_views
 from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues, blank_values
@@ -120,6 +121,9 @@ class PageReader:
 
     def scan(self, pages: Sequence[int], *, patched: bool = True) -> Iterator[ColumnValues]:
         """The values of many pages, in order; those in a store are read ahead in parallel."""
+        is_fixed = self.index.storage.layout is ColumnLayout.FIXED
+        if is_fixed and len(pages) > 1 and not self._is_any_far(pages):
+            return self._plain_or_read(pages, patched)
         return self._ahead(pages, self.values if patched else self.unpatched)
 
     def take(self, rows: Ints) -> ColumnValues:
@@ -134,7 +138,7 @@ class PageReader:
         self, pages: Sequence[int], read: Callable[[int], ColumnValues]
     ) -> Iterator[ColumnValues]:
         """`read` of each page, in order; of those in a store in parallel, some bytes ahead."""
-        if len(pages) < 2 or not self.far(np.asarray(pages)).any():
+        if len(pages) < 2 or not self._is_any_far(pages):
             return map(read, pages)
         rows = self.index.entries["rows"]
         return ordered_map(
@@ -146,6 +150,18 @@ class PageReader:
             size_of=lambda page: int(self.row_bytes(page) * int(rows[page])),
             name="read",
         )
+
+    def _plain_or_read(self, pages: Sequence[int], patched: bool) -> Iterator[ColumnValues]:
+        """As `scan` of pages of which most lie mapped as they are wanted."""
+        patches, first_row = self.patches if patched else None, self.index.first_row
+        views = plain_views(self.index, pages, self.payload, self._prove)
+        for page, view in zip(pages, views, strict=True):
+            if view is None:
+                yield self.values(page) if patched else self.unpatched(page)
+            elif patches is None:
+                yield view
+            else:
+                yield self._patched(view, *first_row[page : page + 2].tolist())
 
     # -------------------------------------------------------------------------- one page
 
@@ -282,6 +298,9 @@ class PageReader:
         foreign: Bools = index.entries["codec"][pages] == PAGE_FOREIGN
         return foreign | np.array(remote, np.bool_)[which]
 
+    def _is_any_far(self, pages: Sequence[int]) -> bool:
+        return bool(self.far(np.asarray(pages)).any())
+
     def _is_view(self, page: int) -> bool:
         """Whether decoding gives nothing but a view, so that there is nothing to remember."""
         entry = self.index.entries[page]
@@ -311,11 +330,15 @@ class PageReader:
         stop = start + int(index.entries["stored_bytes"][page])
         # Read-only: the map is private but shared by all readers of this process.
         view = payload[start:stop].toreadonly()
+        self._prove(page, view)
+        return view
+
+    def _prove(self, page: int, view: memoryview) -> None:
+        """Compare mapped bytes of a page with its xxh3, once."""
         if not self.verified[page]:
             with self.locating(page):
-                verify_page(view, index.entries[page])
+                verify_page(view, self.index.entries[page])
             self.verified[page] = True
-        return view
 
     def _fetched(self, page: int) -> memoryview:
         index = self.index

@@ -124,7 +124,7 @@ def to_arrow_array(  # noqa: PLR0911  one return for each kind
         return pa.ExtensionArray.from_storage(target, _made(target.storage_type, values, flat))
     if isinstance(target, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(target):
         lists = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
-        elements = pa.array(flat) if len(flat) else pa.array([], lists.value_type)
+        elements = _elements_to_arrow(flat, lists.value_type)
         # Not from_arrays: it divides by the length of a row.
         storage = _made(lists, values, children=[elements])
         if lists is target:
@@ -133,6 +133,13 @@ def to_arrow_array(  # noqa: PLR0911  one return for each kind
     if isinstance(column_type, Timestamp | Date | Time | Duration):
         return _made(target, values, flat)
     return pa.array(flat, mask=None if values.valid is None else ~values.valid)
+
+
+def _elements_to_arrow(flat: NDArray[Any], target: pa.DataType) -> pa.Array:
+    """Elements of tensors, none of which is null."""
+    if flat.dtype.kind in "iuf" or is_foreign(flat.dtype.name):  # `pa.array` looks for much else
+        return pa.Array.from_buffers(target, len(flat), [None, pa.py_buffer(flat)], 0)
+    return pa.array(flat) if len(flat) else pa.array([], target)
 
 
 def _wide_decimals(numbers: NDArray[Any]) -> NDArray[Any]:
@@ -169,8 +176,8 @@ def _sized(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) -> pa.Array:
-    elements = _elements_to_arrow(values.elements)
     lists = target.storage_type.field(0).type if isinstance(target, RaggedTensorType) else target
+    elements = _elements_to_arrow(np.ascontiguousarray(values.elements), lists.value_type)
     offsets = pa.array(np.ascontiguousarray(values.offsets))
     data = pa.LargeListArray.from_arrays(
         offsets, elements, type=lists, mask=None if isinstance(target, RaggedTensorType) else mask
@@ -184,14 +191,6 @@ def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) 
     fields = [target.storage_type.field(0), target.storage_type.field(1)]
     storage = pa.StructArray.from_arrays([data, dims], fields=fields, mask=mask)
     return pa.ExtensionArray.from_storage(target, storage)
-
-
-def _elements_to_arrow(elements: NDArray[Any]) -> pa.Array:
-    flat = np.ascontiguousarray(elements)
-    if is_foreign(flat.dtype.name):
-        kind = element_type(flat.dtype.name)
-        return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)], 0)
-    return pa.array(flat)
 
 
 # ------------------------------------------------------------------------------ from Arrow

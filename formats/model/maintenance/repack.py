@@ -215,7 +215,7 @@ class RepackReport(Shown):
         superseded: old placement to new; empty: nothing changed.
         reclaimable: old packs that nothing reaches any more.
         reclaimable_bytes: bytes of the reclaimable packs.
-        found_by: "grown" or "repaired", which algorithm gave the plan.
+        found_by: "grown", "repaired" or "kept", which algorithm gave the plan.
     """
 
     models: int
@@ -372,6 +372,7 @@ class _Run:
             tuple(stock.models),
             Fraction(self.options.alpha),
             self.options.depth,
+            tuple(_present_option(options) for options in measured),
         )
         plan = make_plan(problem)
         return [one[at] for one, at in zip(measured, plan.choice, strict=True)], plan
@@ -439,3 +440,7 @@ class _Run:
             )
 
         self.repository.append(decide)
+
+
+def _present_option(options: Sequence[Measured]) -> int | None:
+    return next((at for at, option in enumerate(options) if option.is_present), None)

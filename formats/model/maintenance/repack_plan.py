@@ -5,9 +5,9 @@ bytes for each, and few models are open at a time.
 
 A tensor has options: whole, or against other tensors, each with the bytes that it takes and what
 reading it costs beside reading its bases. Reading a model may cost at most `alpha` times as much as
-reading it whole. The problem is NP-hard; two greedy algorithms are run, and the better plan taken:
-one grows a tree that stays within the limits, the other repairs the smallest tree until it is. The
-plan is a pure function of the problem.
+reading it whole. The problem is NP-hard; greedy algorithms are run, and the best plan taken: one
+grows a tree that stays within the limits, one repairs a small tree until it is, one repairs and
+improves what is there. The plan is a pure function of the problem.
 
 Samples are really encoded, and really decoded: the cost of a read is the bytes that come from the
 store, and the time that decoding takes as the bytes that the store would have sent meanwhile.
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import field
+from dataclasses import field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -62,6 +62,9 @@ LOOKED_BYTES: Final = 1 << 20  # of a tensor without a signature that is read fo
 OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
 
 
+GlobalPlace = tuple[bytes, int]  # a pack's digest, and the number of a member in it
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InventoryTensor:
     """A tensor, and one place where it is read.
@@ -75,7 +78,7 @@ class InventoryTensor:
         signature: see `signature`; None for a small one.
         codec: codec of its first member now.
         params: parameters of that codec.
-        bases: fingerprints of the tensors that it is encoded against now, as the codec takes them.
+        bases: where the members lie that it is encoded against now, as the codec takes them.
     """
 
     fingerprint: bytes
@@ -86,7 +89,7 @@ class InventoryTensor:
     signature: NDArray[Any] | None
     codec: str
     params: bytes
-    bases: tuple[bytes, ...]
+    bases: tuple[GlobalPlace, ...]
 
     @property
     def name(self) -> str:
@@ -102,6 +105,7 @@ class Inventory:
     tensors: list[InventoryTensor] = field(default_factory=list)
     numbers: dict[bytes, int] = field(default_factory=dict)
     models: list[tuple[int, ...]] = field(default_factory=list)  # numbers of each one's tensors
+    _owners: dict[GlobalPlace, bytes] = field(default_factory=dict)  # of members: fingerprints
     _open: OrderedDict[int, dict[str, TensorReader]] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -115,9 +119,10 @@ class Inventory:
         model, found = len(self.entries), []
         self.entries.append(entry)
         types = base.manifest.type_table()
-        owners = {
-            member.place: print_ for print_, members in base.stored.items() for member in members
-        }
+        packs = [pack.pack for pack in base.placement.packs]
+        for owner, members in base.stored.items():
+            for member in members:
+                self._owners[packs[member.pack], member.member] = owner
         for name, (element, shape, print_) in base.tensors().items():
             if print_ is None:
                 continue
@@ -135,11 +140,18 @@ class Inventory:
                         base.members.directory(first.pack).signatures.get(first.member),
                         first.codec,
                         base.members.member(first.place).params,
-                        tuple(owners.get(place, b"") for place in first.bases),
+                        tuple((packs[pack], member) for pack, member in first.bases),
                     )
                 )
             found.append(self.numbers[print_])
         self.models.append(tuple(found))
+
+    def bases(self, number: int) -> tuple[int, ...] | None:
+        """The tensors that one is encoded against now; None: one of them is of no model here."""
+        owners = [self._owners.get(place) for place in self.tensors[number].bases]
+        found = [None if print_ is None else self.numbers.get(print_) for print_ in owners]
+        known = tuple(one for one in found if one is not None)
+        return known if len(known) == len(found) else None
 
     def reader(self, number: int) -> TensorReader:
         """Reads a tensor, verified."""
@@ -202,12 +214,14 @@ class RepackProblem:
         models: numbers of the tensors of each, as often as they are read.
         alpha: how many times what a model costs to read whole it may cost.
         depth: how many bases a read may pass through.
+        present: the option by which each is stored now; None: by none of them.
     """
 
     options: tuple[tuple[StorageOption, ...], ...]
     models: tuple[tuple[int, ...], ...]
     alpha: Fraction
     depth: int
+    present: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.alpha < 1:
@@ -231,7 +245,7 @@ class RepackProblem:
 
 @dataclass(frozen=True, slots=True)
 class RepackPlan:
-    """What was chosen; `found_by` is "grown" or "repaired"."""
+    """What was chosen; `found_by` is "grown", "repaired" or "kept"."""
 
     choice: OptionChoice
     stored_bytes: int
@@ -242,8 +256,13 @@ class RepackPlan:
 def make_plan(problem: RepackProblem) -> RepackPlan:
     """A plan within all limits."""
     limits = problem.limits()
-    trees = {"grown": _grow(problem, limits), "repaired": _repair(problem, limits)}
+    trees = {
+        "grown": _grow(problem, limits),
+        "repaired": _smallest(problem),
+        "kept": _present(problem),
+    }
     for tree in trees.values():
+        _repair(tree, limits)
         _improve(tree, limits)
     found_by, best = min(trees.items(), key=lambda one: one[1].stored_bytes())
     return RepackPlan(tuple(best.chosen), best.stored_bytes(), tuple(best.totals), found_by)
@@ -364,19 +383,36 @@ def _grow(problem: RepackProblem, limits: tuple[float, ...]) -> _Tree:
     return tree
 
 
-def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
-    """The smallest tree, in which what gains most for a byte is exchanged until limits hold.
+def _smallest(problem: RepackProblem) -> _Tree:
+    """A small tree, without limits."""
+    unlimited = (inf,) * len(problem.models)
+    tree = _grow(problem, unlimited)
+    _improve(tree, unlimited)
+    return tree
+
+
+def _present(problem: RepackProblem) -> _Tree:
+    """What is there. To begin with it finds what no tree grows to: bases of one another.
+
+    A tree that grew from a fine-tune reads the published model through it, and then no other
+    fine-tune that joined later can be exchanged for a difference from that model.
+    """
+    tree = _Tree(problem)
+    for at, number in enumerate(problem.present):
+        if number is not None and tree.effect(at, number) is not None:
+            tree.choose(at, number)
+    return tree
+
+
+def _repair(tree: _Tree, limits: tuple[int, ...]) -> None:
+    """Exchange what gains most for a byte until limits hold.
 
     Ends: a model over its limit has a tensor that is read through bases at more than its whole
     cost, and storing that whole gains.
     """
-    unlimited = (inf,) * len(problem.models)
-    tree = _grow(problem, unlimited)
-    _improve(tree, unlimited)
     while tree.excess(limits):
         over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
         _bring_within(tree, limits, over.index(max(over)))
-    return tree
 
 
 def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
@@ -454,14 +490,15 @@ UNPLACED: Final = Location(PackEntry(bytes(DIGEST_BYTES), 0, 0, bytes(TAG_BYTES)
 class Measured:
     """An option of the plan, and what it stands for.
 
-    `codec` None: as it is. `bases` are those of the option as the codec takes them, which may be
-    one of them twice.
+    `codec` None: raw. `bases` are those of the option as the codec takes them, which may be one of
+    them twice. `is_present`: so it is stored now.
     """
 
     option: StorageOption
     codec: str | None
     bases: tuple[int, ...] = ()
     params: bytes = b""
+    is_present: bool = False
 
 
 @dataclass(slots=True)
@@ -474,21 +511,25 @@ class Scale:
     _seconds: dict[str, float] = field(default_factory=dict)  # by codec, to decode one byte
 
     def options(self, number: int, candidates: list[int]) -> tuple[Measured, ...]:
-        """The ways to store one tensor: as it is, and by the smallest codec for each base."""
-        size = self.stock.tensors[number].size_bytes
-        plain = Measured(StorageOption((), size, size), None)
+        """The ways to store one tensor: raw, by the smallest codec for each base, as it is now."""
+        holding = self.stock.tensors[number]
+        size, is_raw = holding.size_bytes, holding.codec not in CODECS
+        plain = Measured(StorageOption((), size, size), None, is_present=is_raw)
         if size < LEAST_BYTES:
             return (plain,)
         chunk = self._chunk(number)
-        measured = [plain]
+        present = self._present(chunk, number)
+        measured = [plain] if present is None else [plain, present]
         for base in (None, *candidates):
+            against = () if base is None else (base,)
+            if present is not None and present.bases == against:
+                continue  # whoever saved it tried the same ways, and on all of it
             bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
             ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
-                against = () if base is None else (base,)
                 measured.append(self._measured(chunk, int(best[0] * size), best[1], against))
-        return (*measured, *self._predicted(chunk, number))
+        return tuple(measured)
 
     def _chunk(self, number: int) -> TensorChunk:
         """The first frames of a tensor."""
@@ -496,22 +537,22 @@ class Scale:
         stop = min(holding.size_bytes, SAMPLED_FRAMES * frame_bytes(reader.type))
         return read_chunk(TensorPart(holding.name, reader, 0, stop), self.pool)
 
-    def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
-        """As it is stored now, where that is by a codec of other bases, which are here."""
-        holding, known = self.stock.tensors[number], self.stock.numbers
+    def _present(self, chunk: TensorChunk, number: int) -> Measured | None:
+        """As it is stored now, if it is encoded against nothing but what is here."""
+        holding, bases = self.stock.tensors[number], self.stock.bases(number)
         codec = CODECS.get(holding.codec)
-        if codec is None or any(base not in known for base in holding.bases):
-            return
-        bases = tuple(known[base] for base in holding.bases)
+        if codec is None or bases is None:
+            return None
         # A base of another type that is cut into several members is cut elsewhere.
         whole = all(self.stock.tensors[base].size_bytes <= PACK_BYTES for base in bases)
-        if codec.bases < 2 and not (codec.base_type and whole):
-            return
+        if codec.base_type and not whole:
+            return None
         readers = tuple(
             WrittenBase(self.stock.reader(base), UNPLACED, codec.base_type) for base in bases
         )
         way = EncodingChoice(codec, readers, holding.params)
-        yield self._measured(chunk, holding.stored_bytes, way, bases)
+        found = self._measured(chunk, holding.stored_bytes, way, bases)
+        return replace(found, is_present=True)
 
     def _measured(
         self, chunk: TensorChunk, stored_bytes: int, way: EncodingChoice, bases: tuple[int, ...]
@@ -556,8 +597,7 @@ def likely_bases(stock: Inventory) -> list[list[int]]:
     for kind, numbers in groups.items():
         nearest = _nearest([signatures[number] for number in numbers], numbers)
         for number, near in zip(numbers, nearest, strict=True):
-            bases = stock.tensors[number].bases
-            present = [stock.numbers[base] for base in bases if base in stock.numbers]
+            present = stock.bases(number) or ()
             fit = [one for one in present if stock.tensors[one].kind == kind]
             found[number] = list(dict.fromkeys([*fit, *near]))[:CANDIDATES]
     return found

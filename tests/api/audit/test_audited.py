@@ -21,7 +21,8 @@ ERIC = {"name": "eric", "password": WORD}
 
 @pytest.fixture(scope="module")
 def used(service: RunningService) -> RunningService:
-    """A service of which something was asked, allowed and not."""
+    """A service of which something was asked, allowed and not; no thread of it writes the head."""
+    service.service.anchors.close()
     eve = service.user("eve")
     with service.client() as client:
         client.post("/api/v1/repositories", json={"name": "team/photos"}).raise_for_status()

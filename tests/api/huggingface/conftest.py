@@ -31,7 +31,7 @@ _BEGIN = """
 PETS = "zoo/pets"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """A server with one repository, `zoo`, whose dataset our own client committed."""
     data = tmp_path_factory.mktemp("served")
@@ -57,7 +57,7 @@ def _png(shade: int) -> bytes:
 
 
 @pytest.fixture(
-    scope="module",
+    scope="session",
     params=[NEWEST, *(pytest.param(one, marks=pytest.mark.soak) for one in OLDER)],
     ids=lambda name: name.partition("==")[2],
 )

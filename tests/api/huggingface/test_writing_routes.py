@@ -16,9 +16,13 @@ from tests.support.clients.process import ClientError, ClientProcess
 from tests.support.servers.serving import ServeProcess
 
 
-@pytest.fixture(params=["model", "dataset"])
+# Datasets lie below another prefix of the same routes: folders and commits of them in each run.
+@pytest.fixture(params=["model", pytest.param("dataset", marks=pytest.mark.soak)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+both_kinds = pytest.mark.parametrize("kind", ["model", "dataset"], indirect=True)
 
 
 @pytest.fixture
@@ -42,6 +46,7 @@ def files(hub: ClientProcess, name: str, kind: str, revision: str = "main") -> s
     return set(hub.run(code, name=name, kind=kind, revision=revision)) - {"README.md"}
 
 
+@both_kinds
 def test_a_folder_comes_back_byte_for_byte(
     hub: ClientProcess, fresh: str, kind: str, folder: Path
 ) -> None:
@@ -53,6 +58,7 @@ def test_a_folder_comes_back_byte_for_byte(
     assert contents(Path(found)) == contents(folder) | {"one.txt": b"one"}
 
 
+@both_kinds
 def test_a_commit_adds_copies_and_deletes(hub: ClientProcess, fresh: str, kind: str) -> None:
     code = """
         hub = kept["hub"]

@@ -87,6 +87,7 @@ def test_ctrl_and_enter_run_a_query(cara: Visitor) -> None:
     expect(cara.page.locator("#answer td")).to_have_text("42")
 
 
+@pytest.mark.soak  # a merge request shows rows before and after, too
 def test_two_versions_are_chosen_and_compared(cara: Visitor) -> None:
     cara.visit(f"{HERE}/datasets/photos")
     cara.page.get_by_role("link", name="Compare").click()

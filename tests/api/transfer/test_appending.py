@@ -107,7 +107,7 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, compose
         mine = remote(fresh)
         assert isinstance(mine.backend, ServiceBackend)
         mine.backend.most_paths *= composed
-        for step in range(4):
+        for step in range(2):
             commit_files(mine, {f"{number}/{step}": b"%d" % step})
         mine.close()
 
@@ -118,7 +118,7 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, compose
         thread.join()
     there = fresh.service.directory.open("team/photos").core
     found = files_at(there, tip_of(there))
-    assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(4)}
+    assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(2)}
 
 
 def test_a_client_that_left_takes_nobody_of_its_group_along(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_rules_hold_for_composed_commits(fresh: RunningService) -> None:
 
 def test_a_lease_ends_with_the_record_of_a_composed_commit(fresh: RunningService) -> None:
     core, mine = fresh.service.directory.open("team/photos").core, remote(fresh)
-    open_lease(mine, "stage", [], holder=ADA, note="staged", seconds=60)
+    open_lease(mine, "stage", [], since=0, holder=ADA, note="staged", seconds=60)
     transaction = begin(mine, "main")
     stage_files(transaction, {"notes.txt": b"one"})
     landed = transaction.commit("change", author=ADA, closes_lease="stage")

@@ -80,7 +80,7 @@ def _same(one: StoredDataset, two: StoredDataset) -> bool:
     return same_rows(list(one), list(two)) and np.array_equal(_ids(one), _ids(two))
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_small_fragments_become_one(
     objects: MemoryObjects, grown: StoredDataset, everything: bool
 ) -> None:

@@ -119,7 +119,7 @@ def _check_statistics(dataset: StoredDataset) -> None:
             assert found.largest is None or counted.max >= found.largest
 
 
-@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 20))
+@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 10))
 def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
     ours: str, theirs: str
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.builders.streams import (
 )
 from tests.support.effort import soaking
 
-MOMENTS = 25 if soaking() else 10
+MOMENTS = 25 if soaking() else 5
 STORES = [MappedObjects, MemoryObjects]
 
 

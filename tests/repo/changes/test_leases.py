@@ -7,11 +7,12 @@ import pytest
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.leases import MOST_CLOSED, close_leases, open_lease
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.repositories import ADA, again, commit_files, new_repository
+from tests.support.reference.collector import condemn, delete
 
 NOW = 10**18
 DAY_SECONDS = 86400.0
@@ -24,10 +25,11 @@ def stored(repository: RepositoryCore, content: bytes) -> Digest:
     return link.digest
 
 
-def opened(repository: RepositoryCore, name: str, *keep: Digest, clock: int = NOW) -> None:
-    open_lease(
-        repository, name, keep, holder=ADA, note="test", seconds=DAY_SECONDS, clock=lambda: clock
-    )
+def opened(
+    repository: RepositoryCore, name: str, *keep: Digest, since: int = 0, clock: int = NOW
+) -> None:
+    told = {"holder": ADA, "note": "test", "seconds": DAY_SECONDS, "clock": lambda: clock}
+    open_lease(repository, name, keep, since=since, **told)
 
 
 def collect(repository: RepositoryCore, *, close: bool = False) -> None:
@@ -53,6 +55,25 @@ def test_a_lease_keeps_what_it_names_until_it_is_closed(repository: RepositoryCo
     collect(repository)
     with pytest.raises(NotFoundError):
         again(repository).objects.get(kept)
+
+
+def test_what_a_collection_condemned_before_the_lease_is_kept(repository: RepositoryCore) -> None:
+    """Its deletions land when the lease is open already."""
+    since, kept = repository.log.refresh().generation, stored(repository, b"kept")
+    keys = condemn(again(repository))
+    opened(repository, "late", kept, since=since)
+    delete(repository, keys)
+    assert again(repository).objects.get(kept).payload == b"kept"
+    collect(again(repository))
+    assert again(repository).objects.get(kept).payload == b"kept"
+
+
+def test_no_lease_is_opened_on_what_was_collected_before(repository: RepositoryCore) -> None:
+    gone, since = stored(repository, b"gone"), repository.log.refresh().generation
+    collect(repository)
+    with pytest.raises(CommitExpired, match=r"lease late.* was collected"):
+        opened(again(repository), "late", gone, since=since)
+    assert not again(repository).log.refresh().state.leases
 
 
 def test_a_lease_says_who_holds_it_and_when_it_runs_out(repository: RepositoryCore) -> None:

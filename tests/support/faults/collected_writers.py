@@ -23,6 +23,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.changes import merge_branches, refs
 from tensorrepo.repo.changes.expire import expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.leases import close_leases, open_lease
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin, begin_beside, commit_beside
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
@@ -30,7 +31,6 @@ from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.branch_rules import KeepRule
-from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.repositories import ADA, commit_files, files_at, stage_files
 from tests.support.faults.backends import WrappedBackend
@@ -168,8 +168,15 @@ class CollectedWriter:
             link = transaction.objects.put(Kind.BLOB, data)
             transaction.objects.flush()
         lease = f"stage-{self.number}-{since.generation}-{self.chance.randrange(10**9)}"
-        opened = {"id": lease, "keep": [link.digest], "expires": None}
-        self.repository.append(lambda _: (LogEntry(lease, "lease-open", ADA, 0, data=opened),))
+        open_lease(
+            self.repository,
+            lease,
+            [link.digest],
+            since=since.generation,
+            holder=ADA,
+            note="staged",
+            seconds=3600,
+        )
         try:
             time.sleep(0)
             with begin(self.repository, "main") as transaction:
@@ -178,8 +185,7 @@ class CollectedWriter:
                 transaction.stage(path, entry, since=since.generation)
                 transaction.commit("staged", author=ADA)
         finally:
-            closed = LogEntry(f"{lease}-end", "lease-close", ADA, 0, data={"id": lease})
-            self.repository.append(lambda _: (closed,))
+            close_leases(self.repository, [lease], holder=ADA)
 
     def delete(self) -> None:
         refs.delete_ref(self.repository, f"heads/{self.chance.choice('abc')}", actor=ADA)

@@ -241,8 +241,17 @@ def _import_and_die(folder: str, url: str, appends: int, *, after: bool) -> None
     tr.open(url, author="Eve <eve@example.org>").import_history(folder)
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("appends", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("appends", "after"),
+    [
+        (1, False),
+        pytest.param(1, True, marks=pytest.mark.soak),
+        pytest.param(3, False, marks=pytest.mark.soak),
+        (3, True),
+        pytest.param(5, False, marks=pytest.mark.soak),
+        (5, True),
+    ],
+)
 def test_an_import_whose_process_was_killed_goes_on_to_the_same_commits(
     repository: tr.Repository, project: GitProject, appends: int, after: bool
 ) -> None:

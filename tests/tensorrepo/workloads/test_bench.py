@@ -71,6 +71,10 @@ def anywhere(
         yield bench_place(bucket.url, machine())
 
 
+# A warm run has a folder.
+@pytest.mark.parametrize(
+    "anywhere", [pytest.param("folder", marks=pytest.mark.soak), "s3"], indirect=True
+)
 def test_accelerators_stream_all_samples_in_each_epoch_and_leave_nothing(
     anywhere: BenchPlace,
 ) -> None:

@@ -111,7 +111,7 @@ def _widened(row: Any, column: Column) -> Any:
 
 @pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
 @pytest.mark.parametrize("name", COLUMNS)
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(2))
 @given(forms=st.lists(FORMS, min_size=1, max_size=6), seed=st.integers(0, 2**32), data=st.data())
 def test_rows_are_what_pages_and_patches_say(
     name: str, kind: type[MemoryObjects], forms: list[str], seed: int, data: st.DataObject

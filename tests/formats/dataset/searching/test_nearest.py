@@ -85,7 +85,7 @@ def searches(draw: st.DrawFn) -> tuple[str, Any, Any, int, str]:
     return dtype, vectors, queries, k, metric
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(searches())
 def test_the_answer_is_that_of_a_loop_over_all_rows(search: tuple[str, Any, Any, int, str]) -> None:
     dtype, vectors, queries, k, metric = search

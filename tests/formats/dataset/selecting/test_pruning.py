@@ -239,7 +239,7 @@ REALS = st.lists(
 )
 
 
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(6))
 @given(numbers=NUMBERS, reals=REALS, words=WORDS, where=PREDICATES, word=TEXTS,
        dead=st.sets(st.integers(0, 39)), set_to=st.integers(-3, 3),
        patched=st.sets(st.integers(0, 39), max_size=2))  # fmt: skip
@@ -303,7 +303,7 @@ def _check_literal(name: str, where: pc.Expression) -> None:
     assert find_rows(dataset, where).tolist() == expected
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(st.sampled_from(sorted(ORDERED_COLUMNS)), st.sampled_from(ANY_LITERALS),
        st.sampled_from(COMPARED + AMONG + MIRRORED), st.booleans())  # fmt: skip
 def test_any_literal_finds_what_arrow_finds_in_any_column(

@@ -46,7 +46,7 @@ def test_without_arguments_layers_are_nodes() -> None:
     assert set(graph.tensors()) == set(small_network().state_dict())
 
 
-@pytest.mark.parametrize("args", [None, "example"])
+@pytest.mark.parametrize("args", [pytest.param(None, marks=pytest.mark.soak), "example"])
 def test_weights_do_not_matter_and_depth_does(args: str | None) -> None:
     given = example() if args else None
     one, other = (trace_module(small_network(seed=seed), given) for seed in (0, 1))

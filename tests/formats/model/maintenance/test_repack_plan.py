@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -76,6 +77,15 @@ def test_a_plan_is_within_its_limits_and_not_below_the_best(problem: RepackProbl
     assert list(plan.costs) == costs(problem, plan.choice)
     assert plan.stored_bytes == stored(problem, plan.choice)
     assert plan.stored_bytes >= min(stored(problem, one) for one in good_choices(problem))
+
+
+@given(st.data())
+def test_a_plan_takes_no_more_than_what_is_there(data: st.DataObject) -> None:
+    problem = data.draw(problems())
+    present = data.draw(st.sampled_from(list(good_choices(problem))))
+    plan = make_plan(replace(problem, present=present))
+    assert is_good(problem, plan.choice)
+    assert plan.stored_bytes <= stored(problem, present)
 
 
 @given(problems(tensors=1))

@@ -29,6 +29,7 @@ from tests.support.builders.streams import (
     stream,
     stream_threads,
 )
+from tests.support.effort import sampled_product
 
 LARGE, SMALL = 1000, 90
 
@@ -165,8 +166,7 @@ def test_steps_of_one_source_keep_repeats_and_choices_to_the_row(mixed: Any) -> 
     assert (chosen.count(0), chosen.count(1)) == (77, 5)
 
 
-@pytest.mark.parametrize("after", [5, 33, 34])
-@pytest.mark.parametrize("batch_size", [32, 20])
+@sampled_product("after,batch_size", [5, 33, 34], [32, 20], dev=3)
 def test_reading_resumes_within_what_is_left_of_the_sources(
     mixed: Any, after: int, batch_size: int
 ) -> None:
@@ -191,8 +191,7 @@ def test_another_epoch_goes_on_where_the_sources_were(mixed: Any) -> None:
     assert len(set(small)) == len(small) == 80
 
 
-@pytest.mark.parametrize("batching", ["random", "stratified", "per_source"])
-@pytest.mark.parametrize("after", [0, 3, 17])
+@sampled_product("batching,after", ["random", "stratified", "per_source"], [0, 3, 17], dev=5)
 def test_reading_resumes_where_it_was(mixed: Any, batching: str, after: int) -> None:
     wish = {"repeat": [0.3, 4], "batching": batching, "seed": 9}
     first = mixed(wish)
@@ -313,9 +312,13 @@ def test_packs_of_different_sizes_are_refused() -> None:
         mix_of(packed_streams((16, 8)))
 
 
-@pytest.mark.parametrize("objects", [MappedObjects, MemoryObjects])
-@pytest.mark.parametrize("shuffle", ["pages", "global"])
-@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+@sampled_product(
+    "objects,shuffle,order",
+    [MappedObjects, MemoryObjects],
+    ["pages", "global"],
+    [slice(None), slice(None, None, -1)],
+    dev=3,
+)
 def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
     objects: type[MemoryObjects], shuffle: Any, order: slice
 ) -> None:

@@ -28,7 +28,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch, stretches
-from tests.support.effort import examples
+from tests.support.effort import examples, sampled
 
 Kind = Literal["pages", "groups", "global", "buffer", "storage"]
 LARGE = settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
@@ -199,7 +199,7 @@ def test_few_more_than_the_lanes_are_open_even_where_an_epoch_ends(seed: int) ->
     assert open_runs(orders, 256).max() <= 270
 
 
-@pytest.mark.parametrize("world", [2, 8, 64])
+@pytest.mark.parametrize("world", sampled([2, 8, 64], 1))
 def test_a_rank_holds_its_part_of_the_window(world: int) -> None:
     order = paired_lanes(np.full(2000, 500), seed=1, epoch=0, lanes=256, bands=256)
     assert isinstance(order, PairedLanes)
