@@ -18,10 +18,10 @@ from tests.formats.model.delta.test_distances import in_both_ways, plane_of
 from tests.formats.native.test_delta_tokens import KINDS
 from tests.formats.native.test_frequency_tables import exponents, packed_in_steps
 from tests.formats.native.test_rans import some_symbols
+from tests.support.architecture.sources import ROOT, project
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
 
-SOURCES = Path(delta_tokens.__file__).parent
 # What the compiler is told that a machine has; "avx512f"[3] is a 5.
 MACHINES = {
     "plain": "0",
@@ -39,17 +39,9 @@ pytestmark = [
 def built(machine: str, folder: Path) -> Any:
     """The codecs' module as such a machine would choose its paths."""
     target = folder / "_codecs.abi3.so"
-    parts = (
-        "codecs",
-        "delta_tokens",
-        "encoding",
-        "frequency_tables",
-        "jpeg_entropy",
-        "products",
-        "rans",
-        "row_moves",
-    )
-    sources = [str(SOURCES / f"{name}.c") for name in parts]
+    modules = project()["tool"]["setuptools"]["ext-modules"]
+    (codecs,) = (one for one in modules if one["name"] == "tensorrepo.formats.native._codecs")
+    sources = [str(ROOT / source) for source in codecs["sources"]]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]
     told = f"-D__builtin_cpu_supports(x)={MACHINES[machine]}"
