@@ -42,6 +42,7 @@ CanonicalValue: TypeAlias = (
 
 MAX_RECORD_BYTES: Final = 65536
 MAX_BULK_BYTES: Final = 64 << 20
+MOST_SUPERSEDED: Final = 200  # pairs that an entry of ours says, of some 480 that fit a record
 STATE_INTERVAL: Final = 64  # records whose generation is a multiple carry `state`
 MAX_NESTING: Final = 16
 _DATA_NESTING: Final = MAX_NESTING - 3  # inside of record, entries and entry

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from tensorrepo.repo.backends.base import Backend
@@ -22,7 +23,7 @@ from tensorrepo.repo.errors import ConflictError, NotFoundError, PurgedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_slots import COPY_KEY
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.records import MOST_SUPERSEDED, LogEntry
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.transfer.difference import NewObject
@@ -64,16 +65,24 @@ def follow_origin(
     Raises:
         ConflictError: others changed the clone, again and again. Nothing was changed.
     """
-    totals = TransferTotals()
-    for _ in range(_TRIES):
+    totals, tries = TransferTotals(), 0
+    while tries < _TRIES:
         view = clone.log.refresh()
         moved = _moved(source, clone, view.state)
         if not moved:
             return totals
+        is_last = len(moved) <= MOST_SUPERSEDED or any(
+            old in source.purging.purges
+            for old in moved  # a purge is said at once
+        )
+        if not is_last:
+            moved = dict(islice(moved.items(), MOST_SUPERSEDED))
         receiving = Receiving(source, clone, lazily(options), view, totals)
         receiving.copy_all(moved.values())
         entries = _entries(receiving, source, clone, view, moved)
-        if clone.append(partial(_if_same, view, entries)).record is not None:
+        if clone.append(partial(_if_same, view, entries)).record is None:
+            tries += 1
+        elif is_last:
             return totals
     raise ConflictError(f"{clone.url} changed {_TRIES} times meanwhile: fetch again")
 

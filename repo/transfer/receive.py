@@ -40,7 +40,12 @@ from tensorrepo.repo.history.commits import decode_commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.log.records import (
+    MOST_SUPERSEDED,
+    LogEntry,
+    Update,
+    encode_ref_updates,
+)
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
@@ -271,8 +276,9 @@ class Receiving:
         self._replaced: dict[Digest, Digest | None] = {}
         self._ends: set[Digest] = set()
         self._lease = TransferLease(
-            target, source.id, options.actor, options.clock, self._pass_fence, self.superseded
-        )
+            target, source.id, options.actor, options.clock, self._pass_fence, self.superseded,
+            self._supersede_ahead,
+        )  # fmt: skip
         self._shallow = source.shallow | pin.state.shallow
         self._whole: frozenset[Digest] = frozenset()
         self._received: list[Digest] = []
@@ -359,7 +365,23 @@ class Receiving:
             before = (*self._ending(view), *self.superseded(view))
             return (*before, *decided, *self._lease.closing(view))
 
+        self._supersede_ahead()
         return self._target.append(entries)
+
+    def _supersede_ahead(self) -> None:
+        """Say in records of their own what took the place of more placements than one can hold.
+
+        What is said of a placement that nothing leads to yet changes nothing.
+        """
+
+        def first(view: LogView) -> tuple[LogEntry, ...]:
+            entries = [one for one in self.superseded(view) if one.kind == "supersede"]
+            return tuple(entries[:1]) if len(entries) > 1 else ()
+
+        if len(self._had_placements) + len(self._placements) <= MOST_SUPERSEDED:
+            return  # an append that says nothing asks the store, too
+        while self._target.append(first).record is not None:
+            pass
 
     def _plan(self, digest: Digest) -> CommitObjects:
         return objects_of(
@@ -499,7 +521,7 @@ class Receiving:
     def supersede_entries(self, placements: Mapping[Digest, Digest]) -> Iterator[LogEntry]:
         """Entries that say what took the place of placements."""
         names = iter(placements)
-        while block := list(islice(names, 200)):
+        while block := list(islice(names, MOST_SUPERSEDED)):
             data = {"placements": {old: placements[old] for old in block}}
             txn = secrets.token_hex(16)
             yield LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
@@ -598,6 +620,7 @@ class TransferLease:
         clock: Callable[[], float],
         pass_fence: Callable[[LogView, Sequence[Digest]], None],
         superseded: Callable[[LogView], tuple[LogEntry, ...]],
+        supersede_ahead: Callable[[], None],
     ) -> None:
         """Prepare.
 
@@ -609,11 +632,13 @@ class TransferLease:
             pass_fence: makes sure that the log may name commits, as for a ref.
             superseded: what the log must say before, as trees of the commits name what others took
                 the place of.
+            supersede_ahead: says so much of it in records of its own that the rest fits one.
         """
         told = f"{origin} {target.id} {actor}"
         self.id = f"transfer-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
         self._target, self._actor, self._clock = target, actor, clock
         self._pass_fence, self._superseded = pass_fence, superseded
+        self._supersede_ahead = supersede_ahead
         self._began = clock()
         self._tips: dict[Digest, None] = {}
 
@@ -624,6 +649,7 @@ class TransferLease:
         self._tips[commit.digest] = None
         if self._clock() - self._began > _LEASE_SECONDS:
             self._began = self._clock()
+            self._supersede_ahead()
             self._target.append(self._opening)
 
     def closing(self, view: LogView) -> tuple[LogEntry, ...]:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -68,7 +69,7 @@ from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.records import MOST_SUPERSEDED, LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown
@@ -422,19 +423,27 @@ class _Run:
                 self.progress("verifying", done, size)
 
     def _append(self, superseded: dict[Digest, Digest]) -> None:
-        txn = secrets.token_hex(16)
+        """Say what takes whose place, in as many records as it takes: each pair stands alone."""
+        said, names = dict(self.pin.state.supersedes), iter(sorted(superseded))
+        while block := {old: superseded[old] for old in islice(names, MOST_SUPERSEDED)}:
+            self._append_block(block, said)
+            said |= block
+
+    def _append_block(self, block: dict[Digest, Digest], said: Mapping[Digest, Digest]) -> None:
+        txn, is_first = secrets.token_hex(16), len(said) == len(self.pin.state.supersedes)
 
         def decide(view: LogView) -> tuple[LogEntry, ...]:
             state = view.state
-            if state.supersedes != self.pin.state.supersedes:
+            if dict(state.supersedes) != said:
+                so_far = "Nothing changed" if is_first else "What it had said by then stays"
                 raise ConflictError(
                     f"{self.repository.url}: models were repacked by somebody else since this one "
-                    "began. Nothing changed; run `tensorrepo model repack` again."
+                    f"began. {so_far}; run `tensorrepo model repack` again."
                 )
             graves = gc_fence.graves_since(state, self.pin.generation)
             hits = gc_fence.condemned(self.repository.objects, self.writer.own, graves)
             gc_fence.store_again(self.writer, hits, state.graves, "a repacked model")
-            data = {"placements": {str(old): str(new) for old, new in superseded.items()}}
+            data = {"placements": {str(old): str(new) for old, new in block.items()}}
             return (
                 LogEntry(txn, "supersede", self.options.actor, self.options.time_ns, data=data),
             )
