@@ -37,19 +37,20 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.history.commits import clean_message, is_ancestor, read_commit, walk
 from tensorrepo.repo.history.merge_trees import pick_sides
-from tensorrepo.repo.history.trees import Entry, lookup
+from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, lookup, root_links, update
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append, resolve
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import CanonicalValue, LogEntry, LogRecord
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.session import SPACES, WorkspaceSession, base_entry, entry_at, full_path
 from tensorrepo.workspace.state import StagedEntry, StagingArea
 
 LEASE_SECONDS = 14 * 24 * 3600
 RENEW_SECONDS = 24 * 3600  # a lease younger than this is not renewed
+MOST_NAMED = 400  # objects that a lease names; of more it names pages of a tree
 
 
 def change(
@@ -225,7 +226,7 @@ def keep_alive(
     """
     workspace, state = session.here, session.here.state()
     digests = sorted(
-        {digest for entry in entries for digest in entry_digests(entry)}
+        kept_digests(session, entries)
         | ({each.root for each in workspace.unfinished().values()} & held(session))
         | ({root} if root is not None else set())
     )
@@ -235,6 +236,25 @@ def keep_alive(
         workspace.write_state(
             msgspec.structs.replace(state, lease=lease, lease_seconds=renewed_now)
         )
+
+
+def kept_digests(session: WorkspaceSession, entries: Iterable[Entry | None]) -> set[Digest]:
+    """What a lease on `entries` names: their objects, of many the pages of a tree of them.
+
+    A record of the log has 64 KiB.
+    """
+    digests = {digest for entry in entries for digest in entry_digests(entry)}
+    if len(digests) <= MOST_NAMED:
+        return digests
+    core = session.repository
+    writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
+    named = {f"{one.digest}.{one.storage or 0}": one for one in entries if one is not None}
+    try:
+        root = update(writer, EMPTY_TREE, named)
+        writer.flush()
+    finally:
+        writer.abort()
+    return set(root_links(root))
 
 
 def new_lease() -> str:
@@ -282,10 +302,20 @@ def hold(
 
 
 def held(session: WorkspaceSession) -> set[Digest]:
-    """What the lease of the staging area keeps now."""
-    state = session.repository.log.refresh().state
+    """What the lease of the staging area keeps now, as far as it is staged or unfinished."""
+    state, objects = session.repository.log.refresh().state, session.repository.objects
     lease = state.leases.get(session.here.state().lease or "")
-    return set(lease.keep) if lease is not None else set()
+    if lease is None:
+        return set()
+    kept = set(lease.keep)
+    if len(session.here.staging().entries) <= MOST_NAMED // 2:
+        return kept
+    pages = [digest for digest in kept if objects.describe(digest).kind is Kind.TREE_PAGE]
+    while pages:
+        links = objects.get(pages.pop()).links
+        kept.update(link.digest for link in links)
+        pages += [link.digest for link in links if link.kind is Kind.TREE_PAGE]
+    return kept
 
 
 def release(session: WorkspaceSession) -> None:

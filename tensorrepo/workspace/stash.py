@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-from tensorrepo.repo.changes.transaction import entry_digests
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
@@ -30,7 +29,6 @@ from tensorrepo.repo.errors import (
     StorageError,
 )
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.checkout import refuse_links, write_beside
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import (
@@ -40,6 +38,7 @@ from tensorrepo.workspace.staging import (
     forget_lease,
     hold,
     keep_alive,
+    kept_digests,
     rebased,
 )
 from tensorrepo.workspace.state import (
@@ -257,9 +256,7 @@ def _renew(session: WorkspaceSession) -> None:
     """Keep the leases of stashes from expiring."""
     kept = []
     for stash in session.here.stashes():
-        digests: set[Digest] = set()
-        for staged in stash.staging.entries.values():
-            digests.update(entry_digests(staged.entry))
+        digests = kept_digests(session, _entries(stash.staging))
         if stash.lease is None or not digests:
             kept.append(stash)
             continue

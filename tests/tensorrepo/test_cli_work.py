@@ -184,6 +184,28 @@ def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell
     assert [one["path"] for one in added] == ["files/docs/a.txt"]
 
 
+def test_of_many_staged_entries_a_lease_names_pages_of_a_tree(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of the log has no room for all of them; they are kept as if they were named."""
+    monkeypatch.setattr("tensorrepo.workspace.staging.MOST_NAMED", 9)
+    folder = shell.folder / "many"
+    folder.mkdir()
+    for at in range(300):
+        (folder / f"{at}.txt").write_text(f"{at}")
+    shell("add", "many", "--file", "many")
+    (lease,) = shell.repository().context.core.log.refresh().state.leases.values()
+    assert len(lease.keep) < 30
+    shell("gc", "--grace", "0s")
+    shell("stash")
+    shell("gc", "--grace", "0s")
+    shell("stash", "pop")
+    shell("commit", "-m", "many")
+    assert shell("fsck", "--deep").startswith("ok")
+    assert len(shell.records("ls")) == 300
+    assert not shell.repository().context.core.log.refresh().state.leases
+
+
 def test_gc_compact_tells_what_it_packed_though_nothing_is_deleted(
     full: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement
+from tensorrepo.formats.model.maintenance import repack
 from tensorrepo.formats.model.maintenance.repack import RepackOptions, RepackReport, repack_models
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
@@ -18,6 +20,9 @@ from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.transfer import receive
+from tensorrepo.repo.transfer.exchange import clone
+from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import copied
 from tests.support.builders.repositories import ADA, again, new_repository
 from tests.support.reference.collector import condemn, delete, supersede
@@ -155,6 +160,23 @@ def test_a_second_repack_finds_nothing_to_do(history: History) -> None:
     again = repacked(repository, alpha=9)
     assert (again.changed, again.reclaimable, again.reclaimable_bytes) == (False, (), 0)
     assert repository.log.refresh().generation == generation
+
+
+def test_what_one_record_cannot_hold_is_said_in_several(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    repository, commits = history
+    monkeypatch.setattr(repack, "MOST_SUPERSEDED", 2)
+    monkeypatch.setattr(receive, "MOST_SUPERSEDED", 2)
+    before = repository.log.refresh().generation
+    done = repacked(repository, alpha=9)
+    assert len(done.superseded) == 5
+    after = repository.log.refresh()
+    assert (after.generation - before, after.state.supersedes) == (3, done.superseded)
+    copy = new_repository()
+    clone(HistorySource.of(repository), copy, "origin", TransferOptions(ADA, tmp_path))
+    assert copy.log.refresh().state.supersedes == done.superseded
+    assert_equal_bits(again(copy), commits)
 
 
 def test_it_loses_to_another_supersede_since_its_pin(history: History) -> None:
