@@ -32,7 +32,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.comparison import compare, compare_entry
-from tensorrepo.workspace.session import WorkspaceSession, base_entry
+from tensorrepo.workspace.session import WorkspaceSession, next_commit
 from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
@@ -208,10 +208,10 @@ def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Compa
     """What is staged, and which written files changed on disk."""
     state = status(session)
     wanted = tuple(path.strip("/") for path in paths)
-    changes = []
+    changes, following = [], next_commit(session)
     for one in state.staged:
         if not wanted or is_under(one.path, wanted):
-            change = PathChange(one.path, base_entry(session, one.path), one.staged.entry)
+            change = PathChange(one.path, following.before(one.path), one.staged.entry)
             changes.append(compare_entry(session.repository, change, session.outside))
     lines = [
         f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"

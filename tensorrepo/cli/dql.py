@@ -23,7 +23,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.dql import PlannedModel, evaluated, planned, selected
 from tensorrepo.verbs.evaluate import PROGRESSIVE, Evaluation, Score, request_of
-from tensorrepo.workspace.session import base_entry
+from tensorrepo.workspace.session import next_commit
 
 
 def dql_command(
@@ -119,10 +119,9 @@ def _commit(call: RepoCall, ref: str | None) -> str:
 
 def _stage(call: CommandCall, plans: Sequence[PlannedModel], *, replace: bool) -> None:
     """Stage all, or nothing where a name is taken."""
-    staged = call.session.here.staging().entries
+    following = next_commit(call.session)
     for path in (path_in("models", plan.name) for plan in plans):
-        there = staged[path].entry if path in staged else base_entry(call.session, path)
-        if there is not None and not replace:
+        if following.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: say another name by as, or give --replace")
     for plan in plans:
         stage_made(call, plan.name, plan.make, plan.what, replace=replace)

@@ -36,7 +36,7 @@ from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.exchange import AdoptionRequest, is_remote, local_path
 from tensorrepo.workspace.add import adopt_and_stage
-from tensorrepo.workspace.add_paths import add_all, named_request
+from tensorrepo.workspace.add_paths import add_all, named_requests
 from tensorrepo.workspace.add_request import SYNC_MODES, Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import move, remove, restore, unstage
@@ -338,7 +338,7 @@ def _requests(
         if named or (modes and modes[0] is not AddMode.SYNC):
             shown = named[0] if named else paths[0]
             raise InvalidInputError(f"say what {shown} is: --dataset, --model or --file NAME")
-        return [named_request(session, source, format_name, options) for source, _ in sources]
+        return named_requests(session, [source for source, _ in sources], format_name, options)
     space, name = targets[0]
     mode = modes[0] if modes else AddMode.NEW
     if len(sources) > 1 and (space != "datasets" or mode in SYNC_MODES):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 
@@ -64,9 +64,15 @@ from tensorrepo.workspace.add_request import (
     StoredEntry,
     origins,
 )
-from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
+from tensorrepo.workspace.session import RESERVED, WorkspaceSession, next_commit
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
-from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
+from tensorrepo.workspace.state import (
+    Tracked,
+    Unfinished,
+    by_place,
+    changed_files,
+    describe_files,
+)
 
 
 def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
@@ -95,43 +101,55 @@ def _ways_on(request: AddRequest) -> str:
 
 
 def add_files(
-    stage: WorkspaceStage, request: AddRequest, progress: SourceProgress
+    session: WorkspaceSession, requests: Iterable[AddRequest], progress: SourceProgress
+) -> list[Added]:
+    """Store files, and each file of folders, as they are, and stage them together.
+
+    Raises what `add` raises.
+    """
+    files = [one for request in requests for one in _files_of(request)]
+    with begin_stage(session) as stage:
+        stored = _store_files(stage, files, progress)
+    _track(session, ((one, digest) for _, one, digest in stored))
+    return [told for told, _, _ in stored]
+
+
+def _store_files(
+    stage: WorkspaceStage, requests: Sequence[AddRequest], progress: SourceProgress
 ) -> list[tuple[Added, AddRequest, Digest]]:
-    """Store a file, or each file of a folder, as it is; with each, what its path holds now."""
-    if request.options or request.format:
-        raise InvalidInputError("--file stores files as they are: it takes no format, no options")
-    parts = _files_of(request)
-    requests = [AddRequest(place, "files", name, request.mode) for name, place in parts.items()]
+    """Store each file; with each, what its path holds now."""
     for one in requests:
         existing_entry(stage, one)
     added, done = [], 0
     sizes = [one.source.stat().st_size for one in requests]
+    total = sum(sizes)
     for one, size in zip(requests, sizes, strict=True):
-        progress(done, sum(sizes))
+        progress(done, total)
         entry = put_file(stage.objects, one.source)
         stage.stage(one.path, entry)
         stage.describe(one.path, size_bytes=size, source=one.place)
         done += size
-        progress(done, sum(sizes))
+        progress(done, total)
         told = Added(one.path, 0, size, stage.drop_if_unchanged(one.path))
         added.append((told, one, entry.digest))
     return added
 
 
-def _files_of(request: AddRequest) -> dict[str, Path]:
-    """The files to add, by name; `.tensorrepoignore` leaves some out of a folder."""
+def _files_of(request: AddRequest) -> list[AddRequest]:
+    """A request for each file to add; `.tensorrepoignore` leaves some out of a folder."""
     source = request.source
+    _check_source(request)
+    if request.options or request.format:
+        raise InvalidInputError("--file stores files as they are: it takes no format, no options")
     if not source.is_dir():
-        return {request.name: source}
+        return [request]
     ignore = read_ignore(source)
-    parts = {
-        f"{request.name}/{name}": source / name
-        for name in sorted(describe_files(source))
-        if not _is_left_out(ignore, name)
-    }
-    if not parts:
+    names = [name for name in sorted(describe_files(source)) if not _is_left_out(ignore, name)]
+    if not names:
         raise InvalidInputError(f"{source} is an empty folder: there is nothing to add")
-    return parts
+    return [
+        AddRequest(source / name, "files", f"{request.name}/{name}", request.mode) for name in names
+    ]
 
 
 def _is_left_out(ignore: Ignore, name: str) -> bool:
@@ -339,7 +357,7 @@ def add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress
 
 def _seen(session: WorkspaceSession, request: AddRequest, place: RemotePlace) -> SeenObjects | None:
     """What the URL was when the dataset was last synced with it."""
-    entry = entry_at(session, request.path) if request.mode in SYNC_MODES else None
+    entry = next_commit(session).entry(request.path) if request.mode in SYNC_MODES else None
     if entry is None or entry.kind is not Kind.DATASET:
         return None
     objects = session.repository.objects
@@ -352,15 +370,9 @@ def _options_digest(request: AddRequest) -> str:
 
 
 def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
-    if not request.source.exists():
-        raise NotFoundError(f"there is no {request.source} to add")
-    check_path(request.path)
     if request.space == "files":
-        with begin_stage(session) as stage:
-            stored = add_files(stage, request, progress)
-        for _, one, digest in stored:
-            _track(session, one, digest)
-        return [told for told, _, _ in stored]
+        return add_files(session, [request], progress)
+    _check_source(request)
     with begin_stage(session) as stage:
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else add_model
@@ -374,8 +386,14 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     if added.changed:
         forget_unfinished(session, request.path)
     if added.changed or made.source is not None:
-        _track(session, request, made.source or entry.digest)
+        _track(session, [(request, made.source or entry.digest)])
     return [added]
+
+
+def _check_source(request: AddRequest) -> None:
+    if not request.source.exists():
+        raise NotFoundError(f"there is no {request.source} to add")
+    check_path(request.path)
 
 
 def adopt_and_stage(
@@ -419,7 +437,11 @@ def _add_dataset(
             "themselves how they are stored"
         )
     session, writer = stage.session, stage.objects
-    if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
+    if (
+        existing is not None
+        and request.mode is AddMode.SYNC
+        and _is_unchanged(session, request, existing)
+    ):
         return StoredEntry(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
     if request.remote is not None:
@@ -557,37 +579,48 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
             yield "more of them with --json"
 
 
-def _is_unchanged(session: WorkspaceSession, request: AddRequest) -> bool:
+def _is_unchanged(session: WorkspaceSession, request: AddRequest, existing: Entry) -> bool:
     """Whether a tracked path still looks as it was written out."""
     tracked = _tracked_at(session, request)
     if tracked is None:
         return False
     path, written = tracked
-    entry = entry_at(session, request.path)
-    same = entry is not None and entry.digest == written.digest
+    same = existing.digest == written.digest
     return same and not changed_files(session.here.root, path, written)
 
 
 def _tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
-    place = request.source.resolve()
-    for path, tracked in session.here.files().items():
-        if tracked.entry == request.path and (session.here.root / path).resolve() == place:
-            return path, tracked
-    return None
+    """The tracked path that is added, and what it held when it was written or staged."""
+    here = session.here
+    return _written_for(request, by_place(here.root, here.files()))
 
 
-def _track(session: WorkspaceSession, request: AddRequest, source: Digest) -> None:
-    """What a tracked path that was added holds now: the next `add` compares it with that."""
-    found = _tracked_at(session, request)
-    if found is None:
+def _written_for(
+    request: AddRequest, written: Mapping[Path, Sequence[tuple[str, Tracked]]]
+) -> tuple[str, Tracked] | None:
+    there = written.get(request.source.resolve(), ())
+    return next((each for each in there if each[1].entry == request.path), None)
+
+
+def _track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]]) -> None:
+    """What tracked paths that were added hold now: the next `add` compares them with that."""
+    here = session.here
+    if not (files := here.files()):
         return
-    path, tracked = found
-    files = describe_files(session.here.root / path)
-    now = Tracked(tracked.entry, source, tracked.format, files)
-    staging = session.here.staging()
-    staged = staging.entries.get(request.path)
-    if staged is None:  # a commit holds what the path holds
-        session.here.write_tracked({**session.here.tracked(), path: now})
-        return
-    entry = replace(staged, tracked={**staged.tracked, path: now})
-    session.here.write_staging(replace(staging, entries={**staging.entries, request.path: entry}))
+    written = by_place(here.root, files)
+    staging, tracked = here.staging(), here.tracked()
+    staged, committed = dict(staging.entries), dict(tracked)
+    for request, source in added:
+        found = _written_for(request, written)
+        if found is None:
+            continue
+        path, before = found
+        now = Tracked(before.entry, source, before.format, describe_files(here.root / path))
+        if (entry := staged.get(request.path)) is not None:
+            staged[request.path] = replace(entry, tracked={**entry.tracked, path: now})
+        else:  # a commit holds what the path holds
+            committed[path] = now
+    if committed != tracked:
+        here.write_tracked(committed)
+    if staged != staging.entries:
+        here.write_staging(replace(staging, entries=staged))

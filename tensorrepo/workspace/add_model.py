@@ -17,7 +17,7 @@ from tensorrepo.formats.model.merging.adapters import declare
 from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import WriteReport
-from tensorrepo.repo.changes.transaction import entry_digests, tree_of
+from tensorrepo.repo.changes.transaction import entry_digests
 from tensorrepo.repo.errors import (
     InvalidInputError,
 )
@@ -28,7 +28,7 @@ from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import file_facts
 from tensorrepo.workspace.add_request import Added, AddRequest, StoredEntry, origins
 from tensorrepo.workspace.change import find_model
-from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import NextCommit, WorkspaceSession
 from tensorrepo.workspace.staging import WorkspaceStage, held
 
 
@@ -52,15 +52,15 @@ def add_model(
         base=None if base is None else base.model.entry,
         known=known_models(
             session.repository,
-            tree_of(stage.objects, session.base()),
-            _staged(session),
+            stage.before.tree,
+            _staged(stage.before, held(session)),
             request.path,
         ),
         lineage=_lineage(session, request, source, base),
         progress=lambda _, done: progress(done, source.tensor_bytes),
     )
     changed = stage.drop_if_unchanged(request.path)
-    told = _told(session, written.report, base) if changed else ()
+    told = _told(stage.before, written.report, base) if changed else ()
     notes = (*source.notes, *told)
     return StoredEntry(written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes))
 
@@ -79,11 +79,11 @@ def _lineage(
     return (*tuned, *origins(session, request), read)
 
 
-def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None) -> Iterator[str]:
+def _told(before: NextCommit, report: WriteReport, base: ModelRef | None) -> Iterator[str]:
     """How a model was stored, for who added it; a base that was found is no more than a hint."""
     yield report.summary
     for used in report.bases:
-        name = _name_of(session, used.digest)
+        name = _name_of(before, used.digest)
         how = f"{counted(used.tensors, 'tensor')} stored as differences from {name}"
         if used.why != "similar" or base is not None:
             yield how
@@ -92,13 +92,10 @@ def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None)
     yield from report.notes
 
 
-def _name_of(session: WorkspaceSession, digest: Digest) -> str:
+def _name_of(before: NextCommit, digest: Digest) -> str:
     """The path of a model that is staged or at HEAD, else its digest."""
-    tree = tree_of(session.repository.objects, session.base())
-    staged = session.here.staging().entries.items()
-    entries = chain(
-        ((path, each.entry) for path, each in staged), session.repository.entries(tree, "models/")
-    )
+    staged = ((path, each.entry) for path, each in before.staged.items())
+    entries = chain(staged, before.repository.entries(before.tree, "models/"))
     paths = (path for path, each in entries if each is not None and each.digest == digest)
     return next(paths, f"model {digest:.12}")
 
@@ -113,15 +110,13 @@ def _base_model(session: WorkspaceSession, base: str | None) -> ModelRef | None:
     return find_model(session, name if is_staged else base, staged=is_staged)
 
 
-def _staged(session: WorkspaceSession) -> list[Entry]:
-    """What is staged and held by the lease, which is a root as a commit is.
+def _staged(before: NextCommit, kept: set[Digest]) -> list[Entry]:
+    """What is staged and `kept` by the lease, which is a root as a commit is.
 
     So what it consists of is there now, and the commit's fence looks at all of it.
     """
-    entries = [staged.entry for staged in session.here.staging().entries.values()]
-    kept = held(session)
     return [
-        session.repository.current(entry)
-        for entry in entries
+        before.repository.current(entry)
+        for entry in (staged.entry for staged in before.staged.values())
         if entry is not None and kept.issuperset(entry_digests(entry))
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path, PurePath
 from types import MappingProxyType
 
@@ -14,41 +14,48 @@ from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.verbs.exchange import SourceProgress
-from tensorrepo.workspace.add import add
+from tensorrepo.workspace.add import add, add_files
 from tensorrepo.workspace.add_request import Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.state import changed_files
+from tensorrepo.workspace.state import Tracked, by_place, changed_files
 
 
-def tracked_request(session: WorkspaceSession, source: Path) -> AddRequest | None:
-    """The request for a path that `checkout` wrote: it knows its name, and means sync."""
-    root = session.here.root
-    place = source.resolve()
-    for path, tracked in session.here.tracked().items():
-        if (root / path).resolve() == place:
-            space, _, name = tracked.entry.partition("/")
-            written = None if space == "files" else tracked.format
-            return AddRequest(source, space, name, AddMode.SYNC, written)
-    return None
-
-
-def named_request(
+def named_requests(
     session: WorkspaceSession,
-    source: Path,
+    sources: Iterable[Path],
     format_name: str | None = None,
     options: Mapping[str, object] = MappingProxyType({}),
-) -> AddRequest:
-    """The request for a path of which no more is told: its content says what it is.
+) -> list[AddRequest]:
+    """Requests for paths of which no more is told: their content says what they are.
 
-    It is called as the file or folder is, without the suffix.
+    Each is called as the file or folder is, without the suffix.
 
     Raises:
         NotFoundError: there is no such path.
         InvalidInputError: its content is unknown, or its name cannot be an entry's.
     """
-    tracked = tracked_request(session, source)
-    if tracked is not None:
-        return tracked
+    written = by_place(session.here.root, session.here.tracked())
+    requests = []
+    for source in sources:
+        there = written.get(source.resolve())
+        requests.append(
+            _named_request(source, format_name, options)
+            if there is None
+            else _tracked_request(source, there[0][1])
+        )
+    return requests
+
+
+def _tracked_request(source: Path, tracked: Tracked) -> AddRequest:
+    """The request for a path that `checkout` wrote: it knows its name, and means sync."""
+    space, _, name = tracked.entry.partition("/")
+    written = None if space == "files" else tracked.format
+    return AddRequest(source, space, name, AddMode.SYNC, written)
+
+
+def _named_request(
+    source: Path, format_name: str | None, options: Mapping[str, object]
+) -> AddRequest:
     if not source.exists():
         raise NotFoundError(f"there is no {source} to add")
     place = source.resolve()
@@ -98,9 +105,12 @@ def add_all(
             )
     before, added = session.here.staging(), list[Added]()
     try:
-        for request in requests:
-            done = sum(each.bytes for each in added)
-            added += add(session, request, partial(_advance, progress, done))
+        for are_files, together in groupby(requests, _is_file):
+            if are_files:  # they are staged together: there may be thousands
+                added += add_files(session, together, _behind(added, progress))
+                continue
+            for request in together:
+                added += add(session, request, _behind(added, progress))
     except BaseException:
         if len(requests) > 1:
             session.here.write_staging(before)
@@ -108,24 +118,33 @@ def add_all(
     return added
 
 
-def _advance(progress: SourceProgress, before: int, done: int, total: int | None = None, /) -> None:
-    progress(before + done, None if total is None else before + total)
+def _is_file(request: AddRequest) -> bool:
+    return request.space == "files" and request.url is None
+
+
+def _behind(added: Sequence[Added], progress: SourceProgress) -> SourceProgress:
+    """The progress of what comes after some that were added."""
+    before = sum(each.bytes for each in added)
+
+    def advance(done: int, total: int | None = None, /) -> None:
+        progress(before + done, None if total is None else before + total)
+
+    return advance
 
 
 def add_changed(
     session: WorkspaceSession, progress: SourceProgress
 ) -> tuple[list[Added], list[str]]:
-    """Stage what changed of the files that `checkout` wrote.
+    """Stage what changed of the files that `checkout` wrote: all of it, or nothing.
 
     Returns:
         What was staged, and the paths that are gone from disk. These stay what they are: whoever
         frees a disk of files does not mean the dataset.
     """
-    root, added, gone = session.here.root, [], []
+    root, changed, gone = session.here.root, [], []
     for path, tracked in session.here.files().items():
         if not (root / path).exists():
             gone.append(path)
         elif changed_files(root, path, tracked):
-            request = tracked_request(session, root / path)
-            added += add(session, request, progress) if request is not None else []
-    return added, gone
+            changed.append(_tracked_request(root / path, tracked))
+    return add_all(session, changed, progress), gone

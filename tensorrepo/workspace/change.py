@@ -43,7 +43,6 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.search_index.build import IndexReport
 from tensorrepo.formats.views import StoredView, open_view
 from tensorrepo.query.untrusted.sandbox import QueryLimits
-from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
@@ -53,7 +52,12 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tensorrepo.verbs import indexes
 from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
-from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
+from tensorrepo.workspace.session import (
+    WorkspaceSession,
+    find_staged,
+    full_path,
+    next_commit,
+)
 from tensorrepo.workspace.staging import begin_stage
 
 Progress = Callable[[int, int], None]  # rows done so far, and rows in all
@@ -164,11 +168,11 @@ def create_index(
 
 def _dataset_at(session: WorkspaceSession, name: str) -> str:
     path = name if name.startswith("datasets/") else f"datasets/{name}"
-    entry = entry_at(session, path)
+    following = next_commit(session)
+    entry = following.entry(path)
     if entry is None:
-        tree = tree_of(session.repository.objects, session.base())
-        path = full_path(session.repository, tree, name)
-        entry = entry_at(session, path)
+        path = full_path(session.repository, following.tree, name)
+        entry = following.entry(path)
     if entry is None or entry.kind is not Kind.DATASET:
         kind = "staged for removal" if entry is None else f"a {entry.kind.label}, not a dataset"
         raise InvalidInputError(f"{path} is {kind}")
@@ -418,7 +422,7 @@ def stage_view(
 def staged_view(session: WorkspaceSession, name: str) -> StoredView:
     """A view of HEAD, or staged on it. Raises NotFoundError."""
     path = view_path(name)
-    entry = entry_at(session, path)
+    entry = next_commit(session).entry(path)
     if entry is None:
         raise NotFoundError(f"no {path} in HEAD, and none is staged: `tensorrepo view ls`")
     if entry.kind is not Kind.VIEW:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,12 +35,15 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     PermissionDenied,
 )
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import FILE_SUMMARY, Entry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.verbs.files import SMALL_FILE_BYTES
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.staging import carry_staging
-from tensorrepo.workspace.state import Tracked, changed_files, describe_files
+from tensorrepo.workspace.state import Tracked, Workspace, changed_files, describe_files
+
+NOTED_SECONDS = 1.0  # between two notes of what is written out
 
 
 class Progress(Protocol):
@@ -177,13 +181,15 @@ def checkout_paths(
         )
     paths = [path for name in names for path in _entries(session, root, name)]
     written = []
-    for path in dict.fromkeys(paths):
-        entry = session.repository.entry(root, path)
-        assert entry is not None, "_entries gives paths that exist"
-        target, format_name = _place(session.repository.objects, entry, folder / path)
-        _refuse_changed(session, target, force=force)
-        written.append(_write(session, path, entry, target, format_name, progress))
-        _remember(session, path, entry, target, format_name)
+    with _tracking(workspace) as remember:
+        for path in dict.fromkeys(paths):
+            entry = session.repository.entry(root, path)
+            assert entry is not None, "_entries gives paths that exist"
+            target, format_name = _place(session.repository.objects, entry, folder / path)
+            if not force:
+                _refuse_changed(session, remember.tracked, entry, target)
+            written.append(_write(session, path, entry, target, format_name, progress))
+            remember(path, entry, target, format_name)
     return written
 
 
@@ -192,21 +198,22 @@ def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[
     workspace = session.here
     written, skipped = [], []
     tip = session.resolve("HEAD")
-    for path, tracked in workspace.tracked().items():
-        entry = session.repository.entry(tip.commit.tree, tracked.entry)
-        if entry is None or entry.digest == tracked.digest:
-            continue
-        if changed_files(workspace.root, path, tracked):
-            skipped.append(path)
-            continue
-        target = workspace.root / path
-        if tracked.format == "csv" and not csv_keeps(
-            _rows(session.repository.objects, entry, None).schema
-        ):
-            skipped.append(path)  # it has columns now that no CSV file holds
-            continue
-        written.append(_write(session, tracked.entry, entry, target, tracked.format))
-        _remember(session, tracked.entry, entry, target, tracked.format)
+    with _tracking(workspace) as remember:
+        for path, tracked in [*remember.tracked.items()]:
+            entry = session.repository.entry(tip.commit.tree, tracked.entry)
+            if entry is None or entry.digest == tracked.digest:
+                continue
+            if changed_files(workspace.root, path, tracked):
+                skipped.append(path)
+                continue
+            target = workspace.root / path
+            if tracked.format == "csv" and not csv_keeps(
+                _rows(session.repository.objects, entry, None).schema
+            ):
+                skipped.append(path)  # it has columns now that no CSV file holds
+                continue
+            written.append(_write(session, tracked.entry, entry, target, tracked.format))
+            remember(tracked.entry, entry, target, tracked.format)
     return written, skipped
 
 
@@ -340,23 +347,38 @@ def _source_format(dataset: StoredDataset) -> str:
     return next((str(edge.details.get("format", "")) for edge in edges), "")
 
 
-def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> None:
-    if force or not (target.exists() or target.is_symlink()):
+def _refuse_changed(
+    session: WorkspaceSession, known: Mapping[str, Tracked], entry: Entry, target: Path
+) -> None:
+    if not (target.exists() or target.is_symlink()):
         return
-    path = target.relative_to(session.here.root).as_posix()
-    tracked = session.here.tracked().get(path)
+    root = session.here.root
+    path = target.relative_to(root).as_posix()
+    tracked = known.get(path)
     if tracked is None:
+        if _is_small_file(session.repository.objects, entry, target):
+            return  # written by a command that was killed before it was noted, or by hand
         raise ConflictError(
             f"{target} exists and was not written by tensorrepo. Move it away, or overwrite "
             "it with --force."
         )
-    changed = changed_files(session.here.root, path, tracked)
+    changed = changed_files(root, path, tracked)
     if changed:
         first = next(iter(changed)) or target.name
         raise ConflictError(
             f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}) and is in no "
             f"commit. Add it with `tensorrepo add {path}` and commit, or overwrite it with --force."
         )
+
+
+def _is_small_file(objects: ObjectSource, entry: Entry, target: Path) -> bool:
+    """Whether a path is a stored file, byte for byte; large ones are not looked at."""
+    if entry.kind is not Kind.BLOB or target.is_symlink() or not target.is_file():
+        return False
+    size = target.stat().st_size
+    if size > SMALL_FILE_BYTES or entry.summary != FILE_SUMMARY.pack(size):
+        return False
+    return target.read_bytes() == objects.get(entry.digest).payload
 
 
 def refuse_links(root: Path, target: Path) -> None:
@@ -429,13 +451,35 @@ def _open_folder(root: Path, target: Path) -> int:
     return folder
 
 
-def _remember(
-    session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
-) -> None:
-    workspace = session.here
-    key = target.relative_to(workspace.root).as_posix()
-    tracked = Tracked(path, entry.digest, format_name, describe_files(target))
-    workspace.write_tracked({**workspace.tracked(), key: tracked})
+@dataclass(slots=True)
+class _Tracking:
+    """Notes what is written out. `noted`: when it was laid down last, by this machine's clock."""
+
+    workspace: Workspace
+    tracked: dict[str, Tracked]
+    noted: float
+
+    def __call__(self, path: str, entry: Entry, target: Path, format_name: str) -> None:
+        key = target.relative_to(self.workspace.root).as_posix()
+        self.tracked[key] = Tracked(path, entry.digest, format_name, describe_files(target))
+        if time.monotonic() - self.noted > NOTED_SECONDS:
+            self.workspace.write_tracked(self.tracked)
+            self.noted = time.monotonic()
+
+
+@contextmanager
+def _tracking(workspace: Workspace) -> Iterator[_Tracking]:
+    """What is written out meanwhile is tracked then, after an error too.
+
+    It is laid down now and then, as it grows with every path: of who is killed the paths of the
+    last second are not tracked.
+    """
+    made = _Tracking(workspace, workspace.tracked(), time.monotonic())
+    try:
+        yield made
+    finally:
+        if made.tracked != workspace.tracked():
+            workspace.write_tracked(made.tracked)
 
 
 def export(

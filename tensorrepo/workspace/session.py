@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.workspace.state import (
     FOLDER,
+    StagedEntry,
     StagingArea,
     Workspace,
     create_workspace,
@@ -94,11 +95,6 @@ class WorkspaceSession:
         if head.commit is not None:
             return head.commit
         return self.repository.log.refresh().state.refs.get(f"heads/{head.branch}")
-
-    def base(self) -> Digest | None:
-        """The commit that staged changes are made on: fixed by the first `add`."""
-        staging = self.here.staging()
-        return staging.base if staging.entries else self.tip()
 
     def find(self, text: str) -> tuple[Revision, str, Entry]:
         """The entry that ``[REF:]PATH`` names. `datasets/`, `models/` may be left out.
@@ -207,12 +203,35 @@ def _exists(repository: RepositoryCore, root: bytes, path: str) -> bool:
         return False
 
 
-def entry_at(session: WorkspaceSession, path: str) -> Entry | None:
-    """The entry at `path` as staged, else as the commit that staging builds on has it."""
-    staging = session.here.staging()
-    if path in staging.entries:
-        return staging.entries[path].entry
-    return base_entry(session, path)
+@dataclass(frozen=True, slots=True)
+class NextCommit:
+    """What the next commit of a workspace would hold, as `next_commit` read it once.
+
+    Attributes:
+        repository: where the entries are.
+        staged: what is staged, by path.
+        tree: root of the tree of the commit that it is staged on.
+    """
+
+    repository: RepositoryCore
+    staged: Mapping[str, StagedEntry]
+    tree: bytes
+
+    def entry(self, path: str) -> Entry | None:
+        """The entry at `path` as staged, else as the commit that staging builds on has it."""
+        staged = self.staged.get(path)
+        return self.before(path) if staged is None else staged.entry
+
+    def before(self, path: str) -> Entry | None:
+        """The entry at `path` in the commit that staging builds on."""
+        return self.repository.entry(self.tree, path)
+
+
+def next_commit(session: WorkspaceSession) -> NextCommit:
+    """Read what is staged, and on which commit (the first `add` fixed it), once for all paths."""
+    staging, repository = session.here.staging(), session.repository
+    base = staging.base if staging.entries else session.tip()
+    return NextCommit(repository, staging.entries, tree_of(repository.objects, base))
 
 
 def find_staged(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
@@ -227,13 +246,9 @@ def find_staged(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
             if change.entry is None:
                 raise NotFoundError(f"{path} is staged for removal")
             return path, change.entry
-    raise NotFoundError(f"{name} is not staged; staged is {', '.join(staged) or 'nothing'}")
-
-
-def base_entry(session: WorkspaceSession, path: str) -> Entry | None:
-    """The entry at `path` in the commit that staging builds on."""
-    objects = session.repository.objects
-    return session.repository.entry(tree_of(objects, session.base()), path)
+    raise NotFoundError(
+        f"{name} is not staged.{did_you_mean(name, [*staged], there_are(staged, 'Nothing is.'))}"
+    )
 
 
 DEFAULT_URL = f"{FOLDER}/store"

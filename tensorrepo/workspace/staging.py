@@ -45,7 +45,13 @@ from tensorrepo.repo.log.records import CanonicalValue, LogEntry, LogRecord
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.workspace.session import SPACES, WorkspaceSession, base_entry, entry_at, full_path
+from tensorrepo.workspace.session import (
+    SPACES,
+    NextCommit,
+    WorkspaceSession,
+    full_path,
+    next_commit,
+)
 from tensorrepo.workspace.state import StagedEntry, StagingArea
 
 LEASE_SECONDS = 14 * 24 * 3600
@@ -130,7 +136,7 @@ def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
     """Forget what is staged at `name`, below it, or all of it (None, or ``.``); gives the paths."""
     staging = session.here.staging()
     if name is None or name.rstrip("/") == ".":
-        gone = list(staging.entries)
+        gone = [*staging.entries]
         if not gone:
             raise NotFoundError("nothing is staged")
     else:
@@ -140,11 +146,11 @@ def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
         gone = gone or [path for path in staging.entries if path.startswith(below)]
         if not gone:
             raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
-    left = {path: staged for path, staged in staging.entries.items() if path not in gone}
+    left = {path: staging.entries[path] for path in staging.entries.keys() - gone}
     if not left:
         release(session)
-    kept = StagingArea(staging.base, staging.generation, left) if left else StagingArea()
-    session.here.write_staging(kept)
+    kept = msgspec.structs.replace(staging, entries=dict(sorted(left.items())))
+    session.here.write_staging(kept if left else StagingArea())
     return gone
 
 
@@ -153,39 +159,38 @@ def remove(session: WorkspaceSession, names: Iterable[str]) -> list[str]:
 
     All of them are, or none.
     """
-    since = generation(session)
-    paths = [_present(session, name) for name in names]
-    for path in list(paths):
-        paths += [each for each in _indexes_of(session, path) if each not in paths]
+    since, following = generation(session), next_commit(session)
+    paths = dict.fromkeys(_present(following, name) for name in names)
+    for path in [*paths]:
+        paths |= dict.fromkeys(_indexes_of(following, path))
     stage(session, dict.fromkeys(paths, change(None)), since)
-    return paths
+    return [*paths]
 
 
 def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
     """Stage another path for an entry, and for indexes of a dataset. Nothing is copied."""
-    since = generation(session)
-    source = _present(session, old)
+    since, following = generation(session), next_commit(session)
+    source = _present(following, old)
     target = new if "/" in new else f"{source.partition('/')[0]}/{new}"
     check_path(target)
-    if entry_at(session, target) is not None:
+    if following.entry(target) is not None:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
     pairs = {source: target}
     if target.startswith("datasets/"):
-        pairs |= {each: moved_index(each, target) for each in _indexes_of(session, source)}
+        pairs |= {each: moved_index(each, target) for each in _indexes_of(following, source)}
     staged = {}
     for old_path, new_path in pairs.items():
-        staged[new_path] = change(entry_at(session, old_path), source=f"was {old_path}")
+        staged[new_path] = change(following.entry(old_path), source=f"was {old_path}")
         staged[old_path] = change(None, source=f"now {new_path}")
     stage(session, staged, since)
     return source, target
 
 
-def _indexes_of(session: WorkspaceSession, path: str) -> list[str]:
+def _indexes_of(following: NextCommit, path: str) -> list[str]:
     """Paths of the search indexes of a dataset, as they are staged."""
-    tree = tree_of(session.repository.objects, session.base())
-    known = {each for each, _ in session.repository.entries(tree, index_folder(path))}
-    known |= session.here.staging().entries.keys()
-    return [each for each in indexes_of(known, path) if entry_at(session, each) is not None]
+    before = following.repository.entries(following.tree, index_folder(path))
+    known = {each for each, _ in before} | following.staged.keys()
+    return [each for each in indexes_of(known, path) if following.entry(each) is not None]
 
 
 def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[str, str, bool]:
@@ -207,9 +212,10 @@ def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[s
         )
     given, since = source or ref, generation(session)
     revision, full, entry = session.find(f"{given}:{path or name}")
-    if entry_at(session, full) == entry:
+    following = next_commit(session)
+    if following.entry(full) == entry:
         return full, given, False
-    if base_entry(session, full) == entry:
+    if following.before(full) == entry:
         unstage(session, full)
     else:
         stage(session, {full: change(entry, source=f"as of {revision.digest:.12}")}, since)
@@ -225,9 +231,10 @@ def keep_alive(
     where the log stood before the first of all these was put.
     """
     workspace, state = session.here, session.here.state()
+    unfinished = {each.root for each in workspace.unfinished().values()}
     digests = sorted(
         kept_digests(session, entries)
-        | ({each.root for each in workspace.unfinished().values()} & held(session))
+        | (unfinished and unfinished & held(session))
         | ({root} if root is not None else set())
     )
     lease, renewed = own_lease(session) or new_lease(), state.lease_seconds
@@ -344,13 +351,11 @@ def _holder(session: WorkspaceSession) -> str:
         return "somebody"  # staging needs no name; the commit will
 
 
-def _present(session: WorkspaceSession, name: str) -> str:
-    staging = session.here.staging()
+def _present(following: NextCommit, name: str) -> str:
     for path in (name, *(f"{space}/{name}" for space in SPACES)):
-        if path in staging.entries and staging.entries[path].kind is not None:
+        if path in following.staged and following.staged[path].kind is not None:
             return path
-    objects = session.repository.objects
-    return full_path(session.repository, tree_of(objects, session.base()), name)
+    return full_path(following.repository, following.tree, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,6 +628,7 @@ class WorkspaceStage:
 
     Attributes:
         session: workspace and repository of the command.
+        before: what is staged already, and on which commit.
         objects: stores what the command makes.
         since: log generation before the first of these objects was stored.
         changes: staged entries by path.
@@ -630,13 +636,14 @@ class WorkspaceStage:
     """
 
     session: WorkspaceSession
+    before: NextCommit
     objects: ObjectWriter
     since: int
     changes: dict[str, StagedEntry] = field(default_factory=dict)
     leases: list[str] = field(default_factory=list)
 
     def entry(self, path: str) -> Entry | None:
-        return self.changes[path].entry if path in self.changes else entry_at(self.session, path)
+        return self.changes[path].entry if path in self.changes else self.before.entry(path)
 
     def stage(self, path: str, entry: Entry, *, since: int | None = None) -> None:
         # One generation holds for all that is staged. With 0, objects that were collected and
@@ -652,7 +659,7 @@ class WorkspaceStage:
 
     def drop_if_unchanged(self, path: str) -> bool:
         """Forget an entry that is what was there before. True when it differs, and stays."""
-        before, after = entry_at(self.session, path), self.changes[path].entry
+        before, after = self.before.entry(path), self.changes[path].entry
         if before is None or after is None or before.digest != after.digest:
             return True
         del self.changes[path]
@@ -665,7 +672,7 @@ def begin_stage(session: WorkspaceSession) -> Iterator[WorkspaceStage]:
     forget_committed(session)  # what a command that was cut off had committed
     view = session.repository.log.refresh()
     writer = ObjectWriter(session.repository.objects, view.state.graves)
-    made = WorkspaceStage(session, writer, view.generation)
+    made = WorkspaceStage(session, next_commit(session), writer, view.generation)
     try:
         yield made
         writer.flush()

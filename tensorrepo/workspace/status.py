@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.repo.changes.revisions import Head
@@ -11,9 +12,9 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.commits import ahead_behind, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.rewind_guard import Pending, Unresolved
-from tensorrepo.workspace.session import WorkspaceSession, base_entry, entry_at
+from tensorrepo.workspace.session import NextCommit, WorkspaceSession, next_commit
 from tensorrepo.workspace.staging import LEASE_SECONDS, find_committed
-from tensorrepo.workspace.state import StagedEntry, changed_files
+from tensorrepo.workspace.state import StagedEntry, Tracked, changed_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def status(session: WorkspaceSession) -> WorkspaceStatus:
     """Look at the workspace and at its branch."""
     workspace = session.here
     state, staging, tip = workspace.state(), workspace.staging(), session.tip()
+    following, files = next_commit(session), workspace.files()
     moved = 0
     if staging.entries and tip is not None and tip != staging.base:
         moved = _behind(session, staging.base, tip)
@@ -97,9 +99,9 @@ def status(session: WorkspaceSession) -> WorkspaceStatus:
         head=state.head,
         tip=tip,
         moved=moved,
-        staged=tuple(_staged(session, path, one) for path, one in staging.entries.items()),
-        tracked=tuple(_changed(session)),
-        outdated=tuple(_outdated(session)),
+        staged=tuple(_staged(following, path, one) for path, one in staging.entries.items()),
+        tracked=tuple(_changed(workspace.root, files)),
+        outdated=tuple(_outdated(following, files)),
         lease_age_seconds=time.time() - state.lease_seconds if state.lease else None,
         committed=find_committed(session),
         pending=Pending(workspace.folder / "pending").unresolved(),
@@ -115,21 +117,21 @@ def _behind(session: WorkspaceSession, base: Digest | None, tip: Digest) -> int:
     return ahead_behind(objects, base, tip)[1]
 
 
-def _staged(session: WorkspaceSession, path: str, staged: StagedEntry) -> StagedChange:
+def _staged(following: NextCommit, path: str, staged: StagedEntry) -> StagedChange:
     if staged.entry is None:
         return StagedChange(path, "deleted", staged)
-    before = base_entry(session, path)
+    before = following.before(path)
     return StagedChange(path, "new" if before is None else "modified", staged)
 
 
-def _changed(session: WorkspaceSession) -> Iterator[TrackedChange]:
-    for path, tracked in session.here.files().items():
-        if files := changed_files(session.here.root, path, tracked):
-            yield TrackedChange(path, tracked.entry, files)
+def _changed(root: Path, files: Mapping[str, Tracked]) -> Iterator[TrackedChange]:
+    for path, tracked in files.items():
+        if changed := changed_files(root, path, tracked):
+            yield TrackedChange(path, tracked.entry, changed)
 
 
-def _outdated(session: WorkspaceSession) -> Iterator[str]:
-    for path, tracked in session.here.files().items():
-        entry = entry_at(session, tracked.entry)
+def _outdated(following: NextCommit, files: Mapping[str, Tracked]) -> Iterator[str]:
+    for path, tracked in files.items():
+        entry = following.entry(tracked.entry)
         if entry is None or entry.digest != tracked.digest:
             yield path
