@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path, PurePosixPath
-
-from msgspec.structs import replace
+from pathlib import Path
 
 from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
@@ -27,12 +25,11 @@ from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, InputBat
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
+from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.remote import RemotePlace
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
 )
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, content_tag
@@ -48,115 +45,30 @@ from tensorrepo.verbs.exchange import (
     of_source,
     remote_place,
 )
-from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.on_workers import pieces_of, store_on_workers
 from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
-from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
+from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.add_model import add_model
 from tensorrepo.workspace.add_request import (
-    ROW_MODES,
     SYNC_MODES,
     Added,
     AddMode,
     AddRequest,
     StoredEntry,
+    check_source,
+    existing_entry,
     origins,
 )
-from tensorrepo.workspace.session import RESERVED, WorkspaceSession, next_commit
+from tensorrepo.workspace.session import WorkspaceSession, next_commit
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import (
-    Tracked,
     Unfinished,
-    by_place,
     changed_files,
     describe_files,
 )
-
-
-def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
-    """The entry that the request is about, when there is one.
-
-    Raises:
-        ConflictError: there is one, and the request does not say what to do with it.
-    """
-    existing = stage.entry(request.path)
-    if existing is not None and request.mode is AddMode.NEW:
-        raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
-    if request.mode in ROW_MODES and request.space != "datasets":
-        raise InvalidInputError(f"--{request.mode.value} is about rows of datasets; use --replace")
-    return existing
-
-
-def _ways_on(request: AddRequest) -> str:
-    """What can be said of an entry that exists; rows are added to datasets alone."""
-    if request.space != "datasets":
-        return "Choose another name, or give --replace."
-    return (
-        "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
-        "--sync puts on it what changed in the path, --mirror makes its rows those of the path, "
-        "--replace its columns as well."
-    )
-
-
-def add_files(
-    session: WorkspaceSession, requests: Iterable[AddRequest], progress: SourceProgress
-) -> list[Added]:
-    """Store files, and each file of folders, as they are, and stage them together.
-
-    Raises what `add` raises.
-    """
-    files = [one for request in requests for one in _files_of(request)]
-    with begin_stage(session) as stage:
-        stored = _store_files(stage, files, progress)
-    _track(session, ((one, digest) for _, one, digest in stored))
-    return [told for told, _, _ in stored]
-
-
-def _store_files(
-    stage: WorkspaceStage, requests: Sequence[AddRequest], progress: SourceProgress
-) -> list[tuple[Added, AddRequest, Digest]]:
-    """Store each file; with each, what its path holds now."""
-    for one in requests:
-        existing_entry(stage, one)
-    added, done = [], 0
-    sizes = [one.source.stat().st_size for one in requests]
-    total = sum(sizes)
-    for one, size in zip(requests, sizes, strict=True):
-        progress(done, total)
-        entry = put_file(stage.objects, one.source)
-        stage.stage(one.path, entry)
-        stage.describe(one.path, size_bytes=size, source=one.place)
-        done += size
-        progress(done, total)
-        told = Added(one.path, 0, size, stage.drop_if_unchanged(one.path))
-        added.append((told, one, entry.digest))
-    return added
-
-
-def _files_of(request: AddRequest) -> list[AddRequest]:
-    """A request for each file to add; `.tensorrepoignore` leaves some out of a folder."""
-    source = request.source
-    _check_source(request)
-    if request.options or request.format:
-        raise InvalidInputError("--file stores files as they are: it takes no format, no options")
-    if not source.is_dir():
-        return [request]
-    ignore = read_ignore(source)
-    names = [name for name in sorted(describe_files(source)) if not _is_left_out(ignore, name)]
-    if not names:
-        raise InvalidInputError(f"{source} is an empty folder: there is nothing to add")
-    return [
-        AddRequest(source / name, "files", f"{request.name}/{name}", request.mode) for name in names
-    ]
-
-
-def _is_left_out(ignore: Ignore, name: str) -> bool:
-    folders = [parent.as_posix() for parent in PurePosixPath(name).parents][:-1]
-    return ignore.leaves_out(name, is_folder=False) or any(
-        folder in RESERVED or ignore.leaves_out(folder, is_folder=True) for folder in folders
-    )
+from tensorrepo.workspace.tracking import track, tracked_at
 
 
 def ingest_dataset(
@@ -372,7 +284,7 @@ def _options_digest(request: AddRequest) -> str:
 def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
     if request.space == "files":
         return add_files(session, [request], progress)
-    _check_source(request)
+    check_source(request)
     with begin_stage(session) as stage:
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else add_model
@@ -386,14 +298,8 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     if added.changed:
         forget_unfinished(session, request.path)
     if added.changed or made.source is not None:
-        _track(session, [(request, made.source or entry.digest)])
+        track(session, [(request, made.source or entry.digest)])
     return [added]
-
-
-def _check_source(request: AddRequest) -> None:
-    if not request.source.exists():
-        raise NotFoundError(f"there is no {request.source} to add")
-    check_path(request.path)
 
 
 def adopt_and_stage(
@@ -532,7 +438,7 @@ def _sync(
 ) -> StoredEntry:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
-    tracked = _tracked_at(stage.session, request)
+    tracked = tracked_at(stage.session, request)
     options = SyncOptions(
         key=request.key,
         mirror=request.mode is not AddMode.SYNC,
@@ -581,46 +487,9 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
 
 def _is_unchanged(session: WorkspaceSession, request: AddRequest, existing: Entry) -> bool:
     """Whether a tracked path still looks as it was written out."""
-    tracked = _tracked_at(session, request)
+    tracked = tracked_at(session, request)
     if tracked is None:
         return False
     path, written = tracked
     same = existing.digest == written.digest
     return same and not changed_files(session.here.root, path, written)
-
-
-def _tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
-    """The tracked path that is added, and what it held when it was written or staged."""
-    here = session.here
-    return _written_for(request, by_place(here.root, here.files()))
-
-
-def _written_for(
-    request: AddRequest, written: Mapping[Path, Sequence[tuple[str, Tracked]]]
-) -> tuple[str, Tracked] | None:
-    there = written.get(request.source.resolve(), ())
-    return next((each for each in there if each[1].entry == request.path), None)
-
-
-def _track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]]) -> None:
-    """What tracked paths that were added hold now: the next `add` compares them with that."""
-    here = session.here
-    if not (files := here.files()):
-        return
-    written = by_place(here.root, files)
-    staging, tracked = here.staging(), here.tracked()
-    staged, committed = dict(staging.entries), dict(tracked)
-    for request, source in added:
-        found = _written_for(request, written)
-        if found is None:
-            continue
-        path, before = found
-        now = Tracked(before.entry, source, before.format, describe_files(here.root / path))
-        if (entry := staged.get(request.path)) is not None:
-            staged[request.path] = replace(entry, tracked={**entry.tracked, path: now})
-        else:  # a commit holds what the path holds
-            committed[path] = now
-    if committed != tracked:
-        here.write_tracked(committed)
-    if staged != staging.entries:
-        here.write_staging(replace(staging, entries=staged))

@@ -14,10 +14,12 @@ from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.verbs.exchange import SourceProgress
-from tensorrepo.workspace.add import add, add_files
+from tensorrepo.workspace.add import add
+from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.add_request import Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.state import Tracked, by_place, changed_files
+from tensorrepo.workspace.state import Tracked, changed_files
+from tensorrepo.workspace.tracking import by_place
 
 
 def named_requests(

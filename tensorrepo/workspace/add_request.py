@@ -19,9 +19,12 @@ from tensorrepo.formats.dataset.schema.lenient import Misfit, OnMisfit
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.remote import RemoteSource
 from tensorrepo.repo.deferred_dataclass import dataclass
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.names import check_path
 from tensorrepo.verbs.provenance import named_edge, relation_to
+from tensorrepo.verbs.stage import Stage
 from tensorrepo.workspace.session import WorkspaceSession
 
 
@@ -116,3 +119,35 @@ def origins(session: WorkspaceSession, request: AddRequest) -> Iterator[Provenan
         revision, path, entry = session.find(name)
         relation = relation_to(path, of_rows)
         yield ProvenanceEdge(relation, path, entry.digest, revision.digest)
+
+
+def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
+    """The entry that the request is about, when there is one.
+
+    Raises:
+        ConflictError: there is one, and the request does not say what to do with it.
+    """
+    existing = stage.entry(request.path)
+    if existing is not None and request.mode is AddMode.NEW:
+        raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
+    if request.mode in ROW_MODES and request.space != "datasets":
+        raise InvalidInputError(f"--{request.mode.value} is about rows of datasets; use --replace")
+    return existing
+
+
+def _ways_on(request: AddRequest) -> str:
+    """What can be said of an entry that exists; rows are added to datasets alone."""
+    if request.space != "datasets":
+        return "Choose another name, or give --replace."
+    return (
+        "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
+        "--sync puts on it what changed in the path, --mirror makes its rows those of the path, "
+        "--replace its columns as well."
+    )
+
+
+def check_source(request: AddRequest) -> None:
+    """Raise NotFoundError where there is no source, InvalidInputError where its name is none."""
+    if not request.source.exists():
+        raise NotFoundError(f"there is no {request.source} to add")
+    check_path(request.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -41,9 +40,8 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.verbs.files import SMALL_FILE_BYTES
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.staging import carry_staging
-from tensorrepo.workspace.state import Tracked, Workspace, changed_files, describe_files
-
-NOTED_SECONDS = 1.0  # between two notes of what is written out
+from tensorrepo.workspace.state import Tracked, changed_files, describe_files
+from tensorrepo.workspace.tracking import tracking
 
 
 class Progress(Protocol):
@@ -181,7 +179,7 @@ def checkout_paths(
         )
     paths = [path for name in names for path in _entries(session, root, name)]
     written = []
-    with _tracking(workspace) as remember:
+    with tracking(workspace) as remember:
         for path in dict.fromkeys(paths):
             entry = session.repository.entry(root, path)
             assert entry is not None, "_entries gives paths that exist"
@@ -198,7 +196,7 @@ def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[
     workspace = session.here
     written, skipped = [], []
     tip = session.resolve("HEAD")
-    with _tracking(workspace) as remember:
+    with tracking(workspace) as remember:
         for path, tracked in [*remember.tracked.items()]:
             entry = session.repository.entry(tip.commit.tree, tracked.entry)
             if entry is None or entry.digest == tracked.digest:
@@ -449,37 +447,6 @@ def _open_folder(root: Path, target: Path) -> int:
             os.close(folder)
         folder = below
     return folder
-
-
-@dataclass(slots=True)
-class _Tracking:
-    """Notes what is written out. `noted`: when it was laid down last, by this machine's clock."""
-
-    workspace: Workspace
-    tracked: dict[str, Tracked]
-    noted: float
-
-    def __call__(self, path: str, entry: Entry, target: Path, format_name: str) -> None:
-        key = target.relative_to(self.workspace.root).as_posix()
-        self.tracked[key] = Tracked(path, entry.digest, format_name, describe_files(target))
-        if time.monotonic() - self.noted > NOTED_SECONDS:
-            self.workspace.write_tracked(self.tracked)
-            self.noted = time.monotonic()
-
-
-@contextmanager
-def _tracking(workspace: Workspace) -> Iterator[_Tracking]:
-    """What is written out meanwhile is tracked then, after an error too.
-
-    It is laid down now and then, as it grows with every path: of who is killed the paths of the
-    last second are not tracked.
-    """
-    made = _Tracking(workspace, workspace.tracked(), time.monotonic())
-    try:
-        yield made
-    finally:
-        if made.tracked != workspace.tracked():
-            workspace.write_tracked(made.tracked)
 
 
 def export(

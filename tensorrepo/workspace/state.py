@@ -306,14 +306,6 @@ def create_workspace(root: Path, url: str, head: Head) -> Workspace:
     return workspace
 
 
-def by_place(root: Path, tracked: Mapping[str, Tracked]) -> dict[Path, list[tuple[str, Tracked]]]:
-    """What was written out under `root`, by where it lies; a link lies where it leads to."""
-    places: dict[Path, list[tuple[str, Tracked]]] = {}
-    for path, written in tracked.items():
-        places.setdefault((root / path).resolve(), []).append((path, written))
-    return places
-
-
 def changed_files(root: Path, path: str, tracked: Tracked) -> dict[str, str]:
     """Files of a tracked path that differ from how they were written: path -> what happened.
 

@@ -1,0 +1,95 @@
+"""Tracked paths: what `checkout` wrote, and what it held then or when it was added."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tensorrepo.repo.deferred_dataclass import dataclass
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.workspace.add_request import AddRequest
+from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.state import Tracked, Workspace, describe_files
+
+NOTED_SECONDS = 1.0  # between two notes of what is written out
+
+
+@dataclass(slots=True)
+class Tracking:
+    """Notes what is written out. `noted`: when it was laid down last, by this machine's clock."""
+
+    workspace: Workspace
+    tracked: dict[str, Tracked]
+    noted: float
+
+    def __call__(self, path: str, entry: Entry, target: Path, format_name: str) -> None:
+        key = target.relative_to(self.workspace.root).as_posix()
+        self.tracked[key] = Tracked(path, entry.digest, format_name, describe_files(target))
+        if time.monotonic() - self.noted > NOTED_SECONDS:
+            self.workspace.write_tracked(self.tracked)
+            self.noted = time.monotonic()
+
+
+@contextmanager
+def tracking(workspace: Workspace) -> Iterator[Tracking]:
+    """What is written out meanwhile is tracked then, after an error too.
+
+    It is laid down now and then, as it grows with every path: of who is killed the paths of the
+    last second are not tracked.
+    """
+    made = Tracking(workspace, workspace.tracked(), time.monotonic())
+    try:
+        yield made
+    finally:
+        if made.tracked != workspace.tracked():
+            workspace.write_tracked(made.tracked)
+
+
+def by_place(root: Path, tracked: Mapping[str, Tracked]) -> dict[Path, list[tuple[str, Tracked]]]:
+    """What was written out under `root`, by where it lies; a link lies where it leads to."""
+    places: dict[Path, list[tuple[str, Tracked]]] = {}
+    for path, written in tracked.items():
+        places.setdefault((root / path).resolve(), []).append((path, written))
+    return places
+
+
+def tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
+    """The tracked path that is added, and what it held when it was written or staged."""
+    here = session.here
+    return _written_for(request, by_place(here.root, here.files()))
+
+
+def _written_for(
+    request: AddRequest, written: Mapping[Path, Sequence[tuple[str, Tracked]]]
+) -> tuple[str, Tracked] | None:
+    there = written.get(request.source.resolve(), ())
+    return next((each for each in there if each[1].entry == request.path), None)
+
+
+def track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]]) -> None:
+    """What tracked paths that were added hold now: the next `add` compares them with that."""
+    here = session.here
+    if not (files := here.files()):
+        return
+    written = by_place(here.root, files)
+    staging, tracked = here.staging(), here.tracked()
+    staged, committed = dict(staging.entries), dict(tracked)
+    for request, source in added:
+        found = _written_for(request, written)
+        if found is None:
+            continue
+        path, before = found
+        now = Tracked(before.entry, source, before.format, describe_files(here.root / path))
+        if (entry := staged.get(request.path)) is not None:
+            staged[request.path] = replace(entry, tracked={**entry.tracked, path: now})
+        else:  # a commit holds what the path holds
+            committed[path] = now
+    if committed != tracked:
+        here.write_tracked(committed)
+    if staged != staging.entries:
+        here.write_staging(replace(staging, entries=staged))
