@@ -18,31 +18,35 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import field, replace
 from fractions import Fraction
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import inf
-from threading import Lock
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader
-from tensorrepo.formats.model.delta.base_choice import WrittenBase, open_base
+from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.model.delta.base_choice import BaseModel, WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, look
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
 from tensorrepo.formats.model.maintenance.similar_models import piece_readers
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.read.frames import StoredFrames
+from tensorrepo.formats.model.read.members import MemberCache
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,
     EncodingChoice,
+    HeldBase,
     shares,
     ways_with,
 )
@@ -52,14 +56,24 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     TensorPart,
     read_chunk,
 )
+from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import ObjectSource, mending
 
 LOOKED_BYTES: Final = 1 << 20  # of a tensor without a signature that is read for one
-OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
+OPEN_MODELS: Final = 4  # that stay open at least
+OPEN_FRAMES: Final = 1 << 14  # of all models that stay open: each takes about 1 KiB
+FRAME_BYTES: Final = 512 << 10  # of a frame of BF16
+KEPT_BYTES: Final = 64 << 20  # of verified frames, and as many of bases that these were decoded by
 
 
 GlobalPlace = tuple[bytes, int]  # a pack's digest, and the number of a member in it
@@ -96,6 +110,52 @@ class InventoryTensor:
         return self.kind[0]
 
 
+class OpenModel:
+    """A model whose tensors are read."""
+
+    def __init__(self, model: StoredModel) -> None:
+        self._model = model
+
+    @cached_property
+    def readers(self) -> dict[str, StoredFrames]:
+        return dict(piece_readers(self._model))
+
+
+def _opened(model: StoredModel) -> tuple[OpenModel, int]:
+    """A model that stays open, and how many frames it counts as; a few always have room."""
+    frames = len(model.tensors) + model.size_bytes // FRAME_BYTES
+    return OpenModel(model), min(frames, OPEN_FRAMES // OPEN_MODELS)
+
+
+class KeptTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A tensor whose frames are kept for a while once they were verified: a `TensorReader`."""
+
+    number: int
+    stored: StoredFrames
+    kept: LimitedCache[memoryview]
+
+    @property
+    def type(self) -> TensorType:
+        return self.stored.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        index, skip = divmod(start_byte, frame_bytes(self.type))
+        if skip or buffer.nbytes != self.stored.frames[index].frame.size_bytes:
+            self.stored.read_into(start_byte, buffer)
+            return
+        key = self.number, index
+        frame = self.kept.get(key)
+        if frame is None:
+            self.stored.frame_into(index, buffer)
+            self.kept.put(key, memoryview(bytes(buffer)), buffer.nbytes)
+        else:
+            buffer[:] = frame
+
+
 @dataclass(slots=True)
 class Inventory:
     """Models, each by one placement, and their tensors by number."""
@@ -106,18 +166,23 @@ class Inventory:
     numbers: dict[bytes, int] = field(default_factory=dict)
     models: list[tuple[int, ...]] = field(default_factory=list)  # numbers of each one's tensors
     _owners: dict[GlobalPlace, bytes] = field(default_factory=dict)  # of members: fingerprints
-    _open: OrderedDict[int, dict[str, TensorReader]] = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    _open: LimitedCache[OpenModel] = field(default_factory=lambda: LimitedCache(OPEN_FRAMES))
+    _cache: MemberCache = field(default_factory=lambda: MemberCache(KEPT_BYTES))
+    _frames: LimitedCache[memoryview] = field(default_factory=lambda: LimitedCache(KEPT_BYTES))
 
     def add(self, entry: Entry) -> None:
         """Take stock of one model. Raises CorruptError: what cannot be read is not stored anew."""
-        base = open_base(self.objects, entry, "repack", cache_bytes=0)
-        if base is None:
+        try:
+            stored = open_model(self.objects, entry, self._cache)
+        except (CorruptError, NotFoundError, UnsupportedError) as error:
             raise CorruptError(
                 f"model {entry.digest:.12} cannot be read. {mending(self.objects, entry.digest)}."
-            )
+            ) from error
+        placement, members = stored.packs.placement, stored.packs.members
+        base = BaseModel(entry, stored.manifest, placement, members, "repack")
         model, found = len(self.entries), []
         self.entries.append(entry)
+        self._open.put(model, *_opened(stored))
         types = base.manifest.type_table()
         packs = [pack.pack for pack in base.placement.packs]
         for owner, members in base.stored.items():
@@ -153,18 +218,14 @@ class Inventory:
         known = tuple(one for one in found if one is not None)
         return known if len(known) == len(found) else None
 
-    def reader(self, number: int) -> TensorReader:
+    def reader(self, number: int) -> KeptTensor:
         """Reads a tensor, verified."""
         holding = self.tensors[number]
-        with self._lock:
-            readers = self._open.get(holding.model)
-            if readers is None:
-                model = open_model(self.objects, self.entries[holding.model])
-                readers = self._open[holding.model] = dict(piece_readers(model))
-            self._open.move_to_end(holding.model)
-            while len(self._open) > OPEN_MODELS:
-                self._open.popitem(last=False)
-        return readers[holding.name]
+        entry = self.entries[holding.model]
+        model = self._open.get_or_load(
+            holding.model, lambda: _opened(open_model(self.objects, entry, self._cache))
+        )
+        return KeptTensor(number, model.readers[holding.name], self._frames)
 
     def signature(self, number: int) -> NDArray[Any] | None:
         """Signature of a tensor, of a small one by reading it; None where it is not worth that."""
@@ -482,6 +543,7 @@ def _improve(tree: _Tree, limits: tuple[float, ...]) -> None:
 CANDIDATES: Final = 3  # bases that are tried for a tensor
 STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
 SAMPLED_FRAMES: Final = 8
+DECODINGS: Final = 9  # of a codec's sample: the quickest is the one that nothing disturbed
 # A base that is only tried needs no place.
 UNPLACED: Final = Location(PackEntry(bytes(DIGEST_BYTES), 0, 0, bytes(TAG_BYTES)), 0, 0)
 
@@ -524,12 +586,16 @@ class Scale:
             against = () if base is None else (base,)
             if present is not None and present.bases == against:
                 continue  # whoever saved it tried the same ways, and on all of it
-            bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
+            bases = () if base is None else (self._base(base),)
             ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
                 measured.append(self._measured(chunk, int(best[0] * size), best[1], against))
         return tuple(measured)
+
+    def _base(self, number: int) -> HeldBase:
+        """A base whose frames are read once for all the ways that are tried with it."""
+        return HeldBase(WrittenBase(self.stock.reader(number), UNPLACED), FrameMemory(0))
 
     def _chunk(self, number: int) -> TensorChunk:
         """The first frames of a tensor."""
@@ -578,9 +644,12 @@ class Scale:
             return 0.0
         out = np.empty(size, np.uint8).data
         way.codec.decode(planes, bases, part, out)  # tables and kernels are loaded now
-        began = self.clock()
-        way.codec.decode(planes, bases, part, out)
-        return (self.clock() - began) / size
+        seconds = []
+        for _ in range(DECODINGS):
+            began = self.clock()
+            way.codec.decode(planes, bases, part, out)
+            seconds.append(self.clock() - began)
+        return min(seconds) / size
 
 
 def likely_bases(stock: Inventory) -> list[list[int]]:
