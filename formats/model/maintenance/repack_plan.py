@@ -162,6 +162,7 @@ class Inventory:
 
     objects: ObjectSource
     entries: list[Entry] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # bytes of each one's tensors
     tensors: list[InventoryTensor] = field(default_factory=list)
     numbers: dict[bytes, int] = field(default_factory=dict)
     models: list[tuple[int, ...]] = field(default_factory=list)  # numbers of each one's tensors
@@ -182,6 +183,7 @@ class Inventory:
         base = BaseModel(entry, stored.manifest, placement, members, "repack")
         model, found = len(self.entries), []
         self.entries.append(entry)
+        self.sizes.append(stored.size_bytes)
         self._open.put(model, *_opened(stored))
         types = base.manifest.type_table()
         packs = [pack.pack for pack in base.placement.packs]
