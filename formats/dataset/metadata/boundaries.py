@@ -213,12 +213,12 @@ class OpenSpan:
                 if not parts.are_laid:
                     self._name_chunks(parts.chunks_of(run))
                 part = parts.of(run.start, run.stop)
-                self._add_laid(part, uids[run.start : run.stop], parts.sizes[run.start : run.stop])
+                self.add_laid(part, uids[run.start : run.stop], parts.sizes[run.start : run.stop])
                 continue
             at = self.first_fragment + self.fragments
             self.add_fragment(uids[run.start], at, parts.of(run.start, run.stop))
 
-    def _add_laid(self, part: FragmentPart, uids: Sequence[int], sizes: Sequence[int]) -> None:
+    def add_laid(self, part: FragmentPart, uids: Sequence[int], sizes: Sequence[int]) -> None:
         """Several more fragments at once, all of whose pages are laid; `sizes` in the index."""
         if not self.columns:
             self.columns = tuple(OpenColumn(name, storage) for name, storage in part.form)

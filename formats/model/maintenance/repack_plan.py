@@ -179,8 +179,8 @@ class Inventory:
             raise CorruptError(
                 f"model {entry.digest:.12} cannot be read. {mending(self.objects, entry.digest)}."
             ) from error
-        placement, members = stored.packs.placement, stored.packs.members
-        base = BaseModel(entry, stored.manifest, placement, members, "repack")
+        packs_of = stored.packs
+        base = BaseModel(entry, stored.manifest, packs_of.placement, packs_of.members, "repack")
         model, found = len(self.entries), []
         self.entries.append(entry)
         self.sizes.append(stored.size_bytes)
