@@ -31,13 +31,15 @@ from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_byte
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
 from tensorrepo.formats.model.maintenance.repack_plan import (
-    Inventory,
     Measured,
     RepackPlan,
     RepackProblem,
     Scale,
     likely_bases,
     make_plan,
+)
+from tensorrepo.formats.model.maintenance.repack_stock import (
+    Inventory,
     take_stock,
 )
 from tensorrepo.formats.model.maintenance.usage import Reached, models_at
