@@ -44,6 +44,7 @@ from tensorrepo.formats.model.read.loading import (
     memory_of,
     open_tensors,
 )
+from tensorrepo.formats.model.read.members import MemberCache
 from tensorrepo.formats.model.read.selection import ElementIndex, row_numbers
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
@@ -387,8 +388,10 @@ class StoredModel:
         return target
 
 
-def open_model(objects: ObjectSource, entry: Entry) -> StoredModel:
-    """The model that a tree entry names.
+def open_model(
+    objects: ObjectSource, entry: Entry, cache: MemberCache | None = None
+) -> StoredModel:
+    """The model that a tree entry names. Those of one `cache` share what it keeps.
 
     Raises:
         InvalidInputError: the entry is no model.
@@ -398,7 +401,7 @@ def open_model(objects: ObjectSource, entry: Entry) -> StoredModel:
         raise InvalidInputError(f"{entry.kind.label} {entry.digest:.12} is no model")
     manifest, _ = _read(objects, entry.digest, Kind.MODEL, decode_manifest)
     placement, links = _read(objects, entry.storage, Kind.PLACEMENT, decode_placement)
-    packs = PackReader(objects, placement, {link.digest: link for link in links})
+    packs = PackReader(objects, placement, {link.digest: link for link in links}, cache)
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     aliases = {alias.name: alias.target for alias in manifest.aliases}
     return StoredModel(entry, manifest, objects, packs, tensors, aliases)

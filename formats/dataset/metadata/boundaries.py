@@ -203,6 +203,21 @@ class OpenSpan:
         self.cuts = self.cuts.add(uid, part.index_bytes)
         self.fragments += 1
 
+    def add_parts(self, parts: IndexParts, uids: Sequence[int]) -> None:
+        """All fragments of an index: what is laid at once, what stands inline one by one.
+
+        Small appends leave hundreds that are laid, and a few inline behind them.
+        """
+        for run in parts.runs():
+            if len(run) > 1:
+                if not parts.are_laid:
+                    self._name_chunks(parts.chunks_of(run))
+                part = parts.of(run.start, run.stop)
+                self.add_laid(part, uids[run.start : run.stop], parts.sizes[run.start : run.stop])
+                continue
+            at = self.first_fragment + self.fragments
+            self.add_fragment(uids[run.start], at, parts.of(run.start, run.stop))
+
     def add_laid(self, part: FragmentPart, uids: Sequence[int], sizes: Sequence[int]) -> None:
         """Several more fragments at once, all of whose pages are laid; `sizes` in the index."""
         if not self.columns:
@@ -219,6 +234,11 @@ class OpenSpan:
         places = np.array([self._place(digest) for digest in chunks], np.uint32)
         tiles = tuple(tuple(places[list(each)].tolist()) for each in pages.tiles)
         return replace(pages, chunk=places[pages.chunk], tiles=tiles)
+
+    def _name_chunks(self, chunks: Sequence[Digest]) -> None:
+        """Give chunks the next places, so that what lies in them can be added in any order."""
+        for digest in chunks:
+            self._place(digest)
 
     def _place(self, digest: Digest) -> int:
         if digest not in self._known:
@@ -309,6 +329,41 @@ class IndexParts:
     def are_laid(self) -> bool:
         """Whether no page stands inline."""
         return None not in self._index.chunks
+
+    def runs(self) -> Iterator[range]:
+        """The fragments, in order: as many as are laid in chunks together, others one by one."""
+        laid = np.ones(self.fragments, bool)
+        if not self.are_laid:
+            inline = self._index.chunks.index(None)
+            for column, bounds in zip(self._columns, self._bounds, strict=True):
+                laid &= column.chunk[bounds[:-1]] != inline
+        ends = [*np.flatnonzero(~(laid[1:] & laid[:-1])).tolist(), self.fragments - 1]
+        start = 0
+        for end in ends if self.fragments else ():
+            yield range(start, end + 1)
+            start = end + 1
+
+    def chunks_of(self, run: range) -> list[Digest]:
+        """The chunks of fragments that are laid, in the order in which one by one names them.
+
+        Of each fragment, and there of each column, the chunks of its pages and of their tiles as
+        the index numbers them: an index has the same bytes however its fragments came to it.
+        """
+        found = [np.zeros((0, 3), np.int64)]  # fragment, column, place of a chunk
+        for at, (column, bounds) in enumerate(zip(self._columns, self._bounds, strict=True)):
+            first, last = bounds[run.start], bounds[run.stop]
+            fragment = np.repeat(run, np.diff(bounds[run.start : run.stop + 1]))
+            tiles = [
+                (fragment[page], at, place)
+                for page, places in enumerate(column.tiles[first:last])
+                for place in places
+            ]
+            pages = np.full(last - first, at), column.chunk[first:last]
+            found += [np.column_stack((fragment, *pages)), np.array(tiles, np.int64).reshape(-1, 3)]
+        rows = np.concatenate(found)
+        numbers = rows[np.lexsort(rows.T[::-1]), 2].tolist()
+        chunks = [self._index.chunks[number] for number in dict.fromkeys(numbers)]
+        return [chunk for chunk in chunks if chunk is not None]
 
 
 def column_part(index: PageIndex, pages: ColumnPages) -> ColumnPart:

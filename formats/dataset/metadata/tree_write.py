@@ -284,12 +284,7 @@ class TreeWriter:
     ) -> OpenSpan:
         index, _ = read_index(base.objects, tail, links)
         span = OpenSpan(tail.group, tail.first_fragment)
-        parts, first = IndexParts(index, live), tail.first_fragment
-        if parts.are_laid:
-            span.add_laid(parts.of(0, parts.fragments), uids[first:], parts.sizes)
-        else:
-            for at in range(parts.fragments):
-                span.add_fragment(uids[first + at], first + at, parts.of(at, at + 1))
+        span.add_parts(IndexParts(index, live), uids[tail.first_fragment :])
         return span
 
 

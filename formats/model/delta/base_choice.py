@@ -28,7 +28,7 @@ from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, decode_placement
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.member_bundles import frames_together
-from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
+from tensorrepo.formats.model.read.members import MemberCache, MemberPlace, MemberReader
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.formats.model.write.tensor_chunks import TensorPart
@@ -347,7 +347,7 @@ def open_base(
         links = {digest: objects.describe(digest) for digest in placement.links()}
     except (CorruptError, NotFoundError, UnsupportedError):
         return None
-    reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
+    reads = MemberReader(objects, placement, links, MemberCache(cache_bytes))
     return BaseModel(entry, manifest, placement, reads, why)
 
 

@@ -31,16 +31,20 @@ from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_byte
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
 from tensorrepo.formats.model.maintenance.repack_plan import (
-    Inventory,
     Measured,
     RepackPlan,
     RepackProblem,
     Scale,
     likely_bases,
     make_plan,
+)
+from tensorrepo.formats.model.maintenance.repack_stock import (
+    Inventory,
     take_stock,
 )
 from tensorrepo.formats.model.maintenance.usage import Reached, models_at
+from tensorrepo.formats.model.read.frames import tensor_chunks
+from tensorrepo.formats.model.read.members import MemberCache
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write.encoding import (
     EncodingChoice,
@@ -346,7 +350,7 @@ class _Run:
         freed = sum(dead.values())
         if stored >= present:
             return RepackReport(*told, 0, {}, (), 0, plan.found_by)
-        self._verify(entries, dict(zip(old, placements, strict=True)))
+        self._verify(stock, entries, dict(zip(old, placements, strict=True)))
         self._append(superseded)
         return RepackReport(*told, stored, superseded, tuple(dead), freed, plan.found_by)
 
@@ -357,7 +361,7 @@ class _Run:
         placements, _ = self._store(stock, chosen)
         old = [entry.storage for entry in stock.entries if entry.storage is not None]
         new = dict(zip(old, placements, strict=True))
-        self._verify(entries, new)
+        self._verify(stock, entries, new)
         yield from new.items()
 
     def _plan(self, stock: Inventory) -> tuple[list[Measured], RepackPlan]:
@@ -408,18 +412,22 @@ class _Run:
         packs = {digest for one in made for digest in one.links()}
         return digests, sum(self.writer.describe(digest).bytes for digest in packs)
 
-    def _verify(self, entries: Sequence[Entry], new: dict[Digest, Digest]) -> None:
+    def _verify(
+        self, stock: Inventory, entries: Sequence[Entry], new: dict[Digest, Digest]
+    ) -> None:
         """Read all tensors by their new placements: the old packs may be gone tomorrow."""
-        renewed = dict.fromkeys(
-            msgspec.structs.replace(one, storage=new[one.storage])
+        sizes = {one.storage: size for one, size in zip(stock.entries, stock.sizes, strict=True)}
+        renewed = {
+            msgspec.structs.replace(one, storage=new[one.storage]): sizes[one.storage]
             for one in entries
             if one.storage is not None
-        )
-        size, done = sum(open_model(self.writer, one).size_bytes for one in renewed), 0
+        }
+        size, done, cache = sum(renewed.values()), 0, MemberCache()
         for entry in renewed:
-            model = open_model(self.writer, entry)
+            model = open_model(self.writer, entry, cache)
             for name in model.tensors:
-                done += sum(len(chunk) for chunk in model.tensor_chunks(name))
+                chunks = tensor_chunks(model.tensor(name), self.pool)
+                done += sum(len(chunk) for chunk in chunks)
                 self.progress("verifying", done, size)
 
     def _append(self, superseded: dict[Digest, Digest]) -> None:

@@ -1,8 +1,5 @@
 """Repack plan: bases and codecs that take least space within a bound on read cost.
 
-An inventory holds each tensor of a set of models once, and how it is stored now: a few hundred
-bytes for each, and few models are open at a time.
-
 A tensor has options: whole, or against other tensors, each with the bytes that it takes and what
 reading it costs beside reading its bases. Reading a model may cost at most `alpha` times as much as
 reading it whole. The problem is NP-hard; greedy algorithms are run, and the best plan taken: one
@@ -18,31 +15,29 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from math import inf
-from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader
-from tensorrepo.formats.model.delta.base_choice import WrittenBase, open_base
+from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
-from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, look
+from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
-from tensorrepo.formats.model.maintenance.similar_models import piece_readers
-from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.maintenance.repack_stock import Inventory
 from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,
     EncodingChoice,
+    HeldBase,
     shares,
     ways_with,
 )
@@ -52,140 +47,10 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     TensorPart,
     read_chunk,
 )
+from tensorrepo.formats.native.frame_memory import FrameMemory
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest
-from tensorrepo.repo.objects.envelope import ObjectSource, mending
-
-LOOKED_BYTES: Final = 1 << 20  # of a tensor without a signature that is read for one
-OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
-
-
-GlobalPlace = tuple[bytes, int]  # a pack's digest, and the number of a member in it
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InventoryTensor:
-    """A tensor, and one place where it is read.
-
-    Attributes:
-        fingerprint: fingerprint of its content.
-        model: number of the first model that has it.
-        kind: (name there, type, shape): tensors of one kind may be bases of one another.
-        size_bytes: as it is in memory.
-        stored_bytes: what its members take now.
-        signature: see `signature`; None for a small one.
-        codec: codec of its first member now.
-        params: parameters of that codec.
-        bases: where the members lie that it is encoded against now, as the codec takes them.
-    """
-
-    fingerprint: bytes
-    model: int
-    kind: tuple[str, str, tuple[int, ...]]
-    size_bytes: int
-    stored_bytes: int
-    signature: NDArray[Any] | None
-    codec: str
-    params: bytes
-    bases: tuple[GlobalPlace, ...]
-
-    @property
-    def name(self) -> str:
-        return self.kind[0]
-
-
-@dataclass(slots=True)
-class Inventory:
-    """Models, each by one placement, and their tensors by number."""
-
-    objects: ObjectSource
-    entries: list[Entry] = field(default_factory=list)
-    tensors: list[InventoryTensor] = field(default_factory=list)
-    numbers: dict[bytes, int] = field(default_factory=dict)
-    models: list[tuple[int, ...]] = field(default_factory=list)  # numbers of each one's tensors
-    _owners: dict[GlobalPlace, bytes] = field(default_factory=dict)  # of members: fingerprints
-    _open: OrderedDict[int, dict[str, TensorReader]] = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def add(self, entry: Entry) -> None:
-        """Take stock of one model. Raises CorruptError: what cannot be read is not stored anew."""
-        base = open_base(self.objects, entry, "repack", cache_bytes=0)
-        if base is None:
-            raise CorruptError(
-                f"model {entry.digest:.12} cannot be read. {mending(self.objects, entry.digest)}."
-            )
-        model, found = len(self.entries), []
-        self.entries.append(entry)
-        types = base.manifest.type_table()
-        packs = [pack.pack for pack in base.placement.packs]
-        for owner, members in base.stored.items():
-            for member in members:
-                self._owners[packs[member.pack], member.member] = owner
-        for name, (element, shape, print_) in base.tensors().items():
-            if print_ is None:
-                continue
-            if print_ not in self.numbers:
-                self.numbers[print_] = len(self.tensors)
-                members = base.stored[print_]
-                first = members[0]
-                self.tensors.append(
-                    InventoryTensor(
-                        print_,
-                        model,
-                        (name, element, shape),
-                        types[element].bytes_of(shape),
-                        sum(member.stored_bytes for member in members),
-                        base.members.directory(first.pack).signatures.get(first.member),
-                        first.codec,
-                        base.members.member(first.place).params,
-                        tuple((packs[pack], member) for pack, member in first.bases),
-                    )
-                )
-            found.append(self.numbers[print_])
-        self.models.append(tuple(found))
-
-    def bases(self, number: int) -> tuple[int, ...] | None:
-        """The tensors that one is encoded against now; None: one of them is of no model here."""
-        owners = [self._owners.get(place) for place in self.tensors[number].bases]
-        found = [None if print_ is None else self.numbers.get(print_) for print_ in owners]
-        known = tuple(one for one in found if one is not None)
-        return known if len(known) == len(found) else None
-
-    def reader(self, number: int) -> TensorReader:
-        """Reads a tensor, verified."""
-        holding = self.tensors[number]
-        with self._lock:
-            readers = self._open.get(holding.model)
-            if readers is None:
-                model = open_model(self.objects, self.entries[holding.model])
-                readers = self._open[holding.model] = dict(piece_readers(model))
-            self._open.move_to_end(holding.model)
-            while len(self._open) > OPEN_MODELS:
-                self._open.popitem(last=False)
-        return readers[holding.name]
-
-    def signature(self, number: int) -> NDArray[Any] | None:
-        """Signature of a tensor, of a small one by reading it; None where it is not worth that."""
-        holding = self.tensors[number]
-        is_looked_at = LEAST_BYTES <= holding.size_bytes <= LOOKED_BYTES
-        if holding.signature is not None or not is_looked_at:
-            return holding.signature
-        found = look(self.reader(number))
-        return None if found is None else found[:SIGNATURE_ITEMS]
-
-
-def take_stock(objects: ObjectSource, entries: Iterable[Entry]) -> Inventory:
-    """The tensors of models. Those that share a placement count once."""
-    stock = Inventory(objects)
-    seen: set[Digest | None] = set()
-    for entry in entries:
-        if entry.storage not in seen:
-            seen.add(entry.storage)
-            stock.add(entry)
-    return stock
-
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import DIGEST_BYTES
 
 OptionChoice = tuple[int, ...]  # for each tensor the number of its option
 
@@ -482,6 +347,7 @@ def _improve(tree: _Tree, limits: tuple[float, ...]) -> None:
 CANDIDATES: Final = 3  # bases that are tried for a tensor
 STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
 SAMPLED_FRAMES: Final = 8
+DECODINGS: Final = 9  # of a codec's sample: the quickest is the one that nothing disturbed
 # A base that is only tried needs no place.
 UNPLACED: Final = Location(PackEntry(bytes(DIGEST_BYTES), 0, 0, bytes(TAG_BYTES)), 0, 0)
 
@@ -524,12 +390,16 @@ class Scale:
             against = () if base is None else (base,)
             if present is not None and present.bases == against:
                 continue  # whoever saved it tried the same ways, and on all of it
-            bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
+            bases = () if base is None else (self._base(base),)
             ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
                 measured.append(self._measured(chunk, int(best[0] * size), best[1], against))
         return tuple(measured)
+
+    def _base(self, number: int) -> HeldBase:
+        """A base whose frames are read once for all the ways that are tried with it."""
+        return HeldBase(WrittenBase(self.stock.reader(number), UNPLACED), FrameMemory(0))
 
     def _chunk(self, number: int) -> TensorChunk:
         """The first frames of a tensor."""
@@ -578,9 +448,12 @@ class Scale:
             return 0.0
         out = np.empty(size, np.uint8).data
         way.codec.decode(planes, bases, part, out)  # tables and kernels are loaded now
-        began = self.clock()
-        way.codec.decode(planes, bases, part, out)
-        return (self.clock() - began) / size
+        seconds = []
+        for _ in range(DECODINGS):
+            began = self.clock()
+            way.codec.decode(planes, bases, part, out)
+            seconds.append(self.clock() - began)
+        return min(seconds) / size
 
 
 def likely_bases(stock: Inventory) -> list[list[int]]:

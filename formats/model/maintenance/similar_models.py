@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.layout.manifest import piece_name
 from tensorrepo.formats.model.layout.placement import ChosenBase
 from tensorrepo.formats.model.maintenance.usage import Reached
-from tensorrepo.formats.model.read.frames import PiecedTensor
+from tensorrepo.formats.model.read.frames import PiecedTensor, StoredFrames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
@@ -136,7 +135,7 @@ def _likeness(
     return Likeness(other, bits, one == two, why.get(other.digest))
 
 
-def piece_readers(model: StoredModel) -> Iterator[tuple[str, TensorReader]]:
+def piece_readers(model: StoredModel) -> Iterator[tuple[str, StoredFrames]]:
     """Readers of tensors, of several pieces those of each, by the names that bases have."""
     for entry in model.manifest.tensors:
         reader = model.tensor(entry.name)

@@ -32,6 +32,7 @@ from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor
 from tensorrepo.formats.model.read.members import (
     MappedPacks,
+    MemberCache,
     MemberPlace,
     MemberReader,
     PlacedFrame,
@@ -436,10 +437,14 @@ class PackReader:
     """The tensors of one placement. Thread-safe."""
 
     def __init__(
-        self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, ObjectLink]
+        self,
+        objects: ObjectSource,
+        placement: Placement,
+        links: Mapping[Digest, ObjectLink],
+        cache: MemberCache | None = None,
     ) -> None:
         self.placement = placement
-        self.members = MemberReader(objects, placement, links)
+        self.members = MemberReader(objects, placement, links, cache)
         self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
 
     @property

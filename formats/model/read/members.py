@@ -54,6 +54,7 @@ def truncate(data: memoryview, element: TensorType, planes: int) -> None:
 
 
 CACHE_BYTES: Final = 64 << 20
+DIRECTORY_BYTES: Final = 16 << 20
 _BYTE: Final = np.dtype(np.uint8)
 # A smaller frame is copied from the mapped pack: to open the file for it takes longer than that.
 _READ_BYTES: Final = 256 << 10
@@ -98,6 +99,19 @@ class LazyDict(dict[K, V]):
 MappedPacks = LazyDict[int, memoryview | None]
 
 
+class MemberCache:
+    """What readers of several placements may have in common, as models that are compared do.
+
+    Attributes:
+        directories: by pack, and by what a placement says of where they lie and how they hash.
+        decoded: frames of bases, by pack, member and number.
+    """
+
+    def __init__(self, decoded_bytes: int = CACHE_BYTES) -> None:
+        self.directories = LimitedCache[PackDirectory](DIRECTORY_BYTES)
+        self.decoded = LimitedCache[memoryview](decoded_bytes)
+
+
 class MemberReader:
     """The members of one placement. Directories are read once each; thread-safe."""
 
@@ -106,8 +120,7 @@ class MemberReader:
         objects: ObjectSource,
         placement: Placement,
         links: Mapping[Digest, ObjectLink],
-        *,
-        cache_bytes: int = CACHE_BYTES,
+        cache: MemberCache | None = None,
     ) -> None:
         self.objects = objects
         self.packs = placement.packs
@@ -120,7 +133,7 @@ class MemberReader:
         self._members = LazyDict(self._find_member)
         # Packs on this machine, by number: nothing is gained by fetching frames together.
         self.local = LazyDict[int, bool](lambda number: self.mapped_pack(number) is not None)
-        self._decoded = LimitedCache[memoryview](cache_bytes)
+        self._cache = MemberCache() if cache is None else cache
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
     def member(self, place: MemberPlace) -> PackMember:
@@ -144,8 +157,12 @@ class MemberReader:
     def _read_directory(self, number: int) -> PackDirectory:
         entry, link = self.packs[number], self._links[number]
         start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
-        data = self.objects.read_checked(link, start, stop, entry.tag)
-        return decode_directory(data, start, f"pack {link.digest:.12}")
+
+        def load() -> tuple[PackDirectory, int]:
+            data = self.objects.read_checked(link, start, stop, entry.tag)
+            return decode_directory(data, start, f"pack {link.digest:.12}"), len(data)
+
+        return self._cache.directories.get_or_load(entry, load)
 
     def mapped_pack(self, number: int) -> memoryview | None:
         """The pack of that number as it lies on this machine; None for one from afar."""
@@ -465,8 +482,11 @@ class MemberReader:
             if [part.nbytes for part in parts] != sizes:
                 raise CorruptError(f"a base lies beyond pack {self._links[place[0]].digest:.12}")
             return parts
-        keys = [] if once and place not in self.shared else [(*place, index) for index in frames]
-        cached = [frame for key in keys if (frame := self._decoded.get(key)) is not None]
+        pack, decoded = self.packs[place[0]].pack, self._cache.decoded
+        keys = [(pack, place[1], index) for index in frames]
+        if once and place not in self.shared:
+            keys = []
+        cached = [frame for key in keys if (frame := decoded.get(key)) is not None]
         if len(cached) == len(frames):
             return cached
         if keys or len(sizes) > 1:
@@ -475,7 +495,7 @@ class MemberReader:
             rooms = [buffer_for(use, size, _BYTE).data for size in sizes]
         self.frames_into(place, frames, about, rooms, once=once, use=use)
         for key, room in zip(keys, rooms, strict=bool(keys)):
-            self._decoded.put(key, room, room.nbytes)
+            decoded.put(key, room, room.nbytes)
         return rooms
 
     def _fetch(

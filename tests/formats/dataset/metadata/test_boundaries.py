@@ -7,6 +7,7 @@ import pytest
 
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnTally,
+    IndexParts,
     OpenSpan,
     column_part,
     fragment_bounds,
@@ -23,6 +24,8 @@ from tensorrepo.formats.dataset.metadata.manifest import decode_leaf
 from tensorrepo.formats.dataset.metadata.tree_read import read_index
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
 from tensorrepo.formats.dataset.read import dataset_leaves
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
+from tensorrepo.repo.ids import digest_from_bytes
 from tests.support.golden.dataset import CASES, SIGNALS, Making, small_cuts
 
 
@@ -42,6 +45,10 @@ def _together(index: PageIndex) -> PageIndex:
     for at, part in enumerate(index_parts(index), 3):
         assert span.takes(part, at)
         span.add_fragment(at, at, part)
+    return _ended(span)
+
+
+def _ended(span: OpenSpan) -> PageIndex:
     if span.waiting_bytes:
         laid = span.lay_out()
         span.inline = memoryview(b"".join(laid.parts))
@@ -54,6 +61,44 @@ def test_an_index_is_put_together_of_its_parts(case: str) -> None:
     for index in _indexes(case):
         again = _together(index)
         assert encode_index(_ordered(again)) == encode_index(_ordered(index))
+
+
+@pytest.mark.parametrize("case", ["large", "tiled"])
+@pytest.mark.parametrize("inline", [[], [19], [0, 17, 18, 19], list(range(20))])
+def test_an_index_that_is_added_at_once_has_the_bytes_of_one_by_one(
+    case: str, inline: list[int]
+) -> None:
+    """Also where columns, and tiles, lie in chunks of any order."""
+    mixed = _mixed(_indexes(case)[-1].columns[0].storage, inline)
+    span = OpenSpan("group", 3)
+    span.add_parts(IndexParts(mixed), range(3, 23))
+    at_once, one_by_one = _ended(span), _together(mixed)
+    assert span.fragments == 20
+    assert encode_index(_ordered(at_once)) == encode_index(_ordered(one_by_one))
+    # What has no page inline was always added at once, column by column.
+    assert not inline or encode_index(at_once) == encode_index(one_by_one)
+
+
+def _mixed(storage: Storage, inline: list[int]) -> PageIndex:
+    """Two columns of 20 fragments in chunks that are drawn; some fragments stand inline."""
+    rng = np.random.default_rng(0)
+    chunks = (*(digest_from_bytes(rng.bytes(32)) for _ in range(9)), None)
+    columns = []
+    for name in ("0" * 15 + "1", "0" * 15 + "2"):
+        pages = rng.integers(1, 4, 20)
+        fragment, entries = np.repeat(np.arange(20), pages), np.zeros(pages.sum(), PAGE_ENTRY)
+        entries["first_row"] = np.arange(len(entries)) - (np.cumsum(pages) - pages)[fragment]
+        entries["offset"], entries["stored_bytes"] = np.arange(len(entries)) * 8, 8
+        chunk = np.where(np.isin(fragment, inline), 9, rng.integers(0, 9, len(entries)))
+        tiles = tuple(tuple(rng.integers(0, 9, 2).tolist()) for _ in entries)
+        tags = rng.integers(0, 256, (len(entries), 16)).astype(np.uint8)
+        is_tiled = storage.layout is ColumnLayout.TILED
+        columns.append(
+            ColumnPages(
+                name, storage, entries, tags, chunk.astype(np.uint32), tiles if is_tiled else ()
+            )
+        )
+    return PageIndex(tuple(columns), chunks if inline else chunks[:-1], memoryview(rng.bytes(800)))
 
 
 def _ordered(index: PageIndex) -> PageIndex:

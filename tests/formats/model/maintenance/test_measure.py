@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance
+from tensorrepo.formats.model.maintenance import repack_stock
 from tensorrepo.formats.model.maintenance.repack_plan import (
     CANDIDATES,
+    likely_bases,
+)
+from tensorrepo.formats.model.maintenance.repack_stock import (
     Inventory,
     InventoryTensor,
-    likely_bases,
     take_stock,
 )
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.history.trees import Entry
 from tests.support.builders.objects import MemoryObjects
 
 
@@ -79,3 +85,46 @@ def test_the_present_base_comes_first() -> None:
 def test_few_tensors_have_few_candidates(count: int) -> None:
     kinds = [holding(2 * number) for number in range(count)]
     assert [len(one) for one in likely_bases(stock_of(kinds))] == [max(0, count - 1)] * count
+
+
+@pytest.fixture
+def tuned() -> tuple[MemoryObjects, list[Entry], list[dict[str, np.ndarray[Any, Any]]]]:
+    """Six models of two tensors: each encoded against the one before, or whole."""
+    objects, rng = MemoryObjects(), np.random.default_rng(2)
+    models = [{name: rng.normal(0, 0.02, (64, 64)).astype("f4") for name in "ab"}]
+    for _ in range(5):
+        step = {name: rng.normal(0, 1e-6, (64, 64)).astype("f4") for name in "ab"}
+        models.append({name: models[-1][name] + step[name] for name in "ab"})
+    entries: list[Entry] = []
+    for model in models:
+        entries.append(write_model(objects, model, known=entries[-1:]))
+    return objects, entries, models
+
+
+def test_a_plan_opens_each_model_and_decodes_each_frame_once(tuned: Any) -> None:
+    objects, entries, _ = tuned
+    stock = take_stock(objects, entries)
+    first = [read_all(stock, number) for number in range(12)]
+    objects.reads.clear()
+    assert [read_all(stock, number) for number in range(12)] == first
+    assert objects.reads == []
+
+
+@pytest.mark.parametrize("limit", ["OPEN_FRAMES", "KEPT_BYTES"])
+def test_tensors_are_read_with_room_for_nothing(
+    tuned: Any, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repack_stock, limit, 4)
+    objects, entries, models = tuned
+    stock = take_stock(objects, entries)
+    expected = [model[name].tobytes() for model in models for name in "ab"]
+    assert [read_all(stock, number) for number in range(12)] == expected
+    objects.reads.clear()
+    read_all(stock, 0)
+    assert objects.reads  # it was let go of
+
+
+def read_all(stock: Inventory, number: int) -> bytes:
+    room = bytearray(stock.tensors[number].size_bytes)
+    stock.reader(number).read_into(0, memoryview(room))
+    return bytes(room)
