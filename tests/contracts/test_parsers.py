@@ -9,7 +9,7 @@ import pytest
 from tests.support.effort import soaking
 from tests.support.faults.parsers import KNOWN_BAD, PARSERS, fuzzed
 
-COUNT = 300 if soaking() else 100
+COUNT = 300 if soaking() else 60
 SOAK_SECONDS = float(os.environ.get("TENSORREPO_FUZZ_SECONDS", "1800"))  # for each parser
 
 
@@ -19,6 +19,7 @@ def test_no_mutant_of_what_is_stored_crashes_a_parser() -> None:
     assert {number for number, _ in told.values()} == {COUNT}
 
 
+@pytest.mark.soak
 def test_parsers_that_are_bad_are_caught() -> None:
     told = fuzzed(tuple(KNOWN_BAD), count=COUNT)
     assert [name for name, (_, faults) in told.items() if not faults] == []

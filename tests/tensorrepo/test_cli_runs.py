@@ -45,6 +45,7 @@ def test_runs_are_filtered(trained: Shell) -> None:
     assert "NAME=VALUE" in trained.fails(2, "runs", "ls", "--param", "lr")
 
 
+@pytest.mark.soak
 @pytest.mark.together
 @pytest.mark.parametrize(
     ("words", "code", "said"),
