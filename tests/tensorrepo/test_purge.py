@@ -253,6 +253,7 @@ def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     assert len(mirror.dataset("people", "main~2")) == 9
 
 
+@pytest.mark.soak
 def test_a_clone_that_changed_something_else_still_pushes(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -423,6 +424,7 @@ def test_a_mirror_tells_that_what_came_was_a_purge(shell: Shell) -> None:
     assert value["purged"] == 0
 
 
+@pytest.mark.soak
 def test_a_clone_is_told_of_a_purge_elsewhere_until_it_is_made_there(shell: Shell) -> None:
     shell("add", "points.npz", "--dataset", "points")
     shell("commit", "-m", "First")

@@ -88,6 +88,7 @@ def test_tables_of_the_catalog_are_left_by_limit_any_number_of_times(repo: tr.Re
     assert len(repo.sql(query).arrow()) == 20  # each holds a connection here
 
 
+@pytest.mark.soak
 def test_scans_that_ended_are_not_open(repo: tr.Repository) -> None:
     assert len(_ask(repo, _union("SELECT max(n) FROM numbers", 20))) == 20
 

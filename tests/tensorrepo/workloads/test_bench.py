@@ -250,6 +250,7 @@ def test_shards_of_all_ranks_are_saved_in_one_commit_and_loaded(anywhere: BenchP
     anywhere.remove(saved.name)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_interrupted_checkpoints_leave_nothing(place: BenchPlace) -> None:
     def stop(_done: int, _total: int, _unit: str) -> None:

@@ -143,6 +143,7 @@ def test_steps_of_one_source_are_of_one_source(mixed: Any) -> None:
     assert {step[0][0] for step in steps} == {0, 1}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("batch_size", [32, 45, 90, 91, 700, 2000])
 def test_steps_of_one_source_have_every_row_once_and_end_with_what_is_left(
     mixed: Any, batch_size: int

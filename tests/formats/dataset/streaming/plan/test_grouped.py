@@ -271,7 +271,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", sampled([*SAMPLINGS.values()], 4))
+@pytest.mark.parametrize("sampling", sampled([*SAMPLINGS.values()], 2))
 def test_chosen_rows_come_as_often_and_in_the_order_of_a_plan_of_all_runs(
     sampling: dict[str, Any],
 ) -> None:
