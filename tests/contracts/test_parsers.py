@@ -19,7 +19,6 @@ def test_no_mutant_of_what_is_stored_crashes_a_parser() -> None:
     assert {number for number, _ in told.values()} == {COUNT}
 
 
-@pytest.mark.soak
 def test_parsers_that_are_bad_are_caught() -> None:
     told = fuzzed(tuple(KNOWN_BAD), count=COUNT)
     assert [name for name, (_, faults) in told.items() if not faults] == []

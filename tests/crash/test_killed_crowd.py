@@ -68,7 +68,6 @@ def test_what_the_killed_called_done_is_there_and_all_is_whole(tmp_path: Path) -
         assert list(check_objects(repository.objects, state, ObjectTotals(), deep=True)) == []
 
 
-@pytest.mark.soak
 def test_who_calls_done_what_is_not_is_caught(tmp_path: Path) -> None:
     ended = kill_crowd(tmp_path, 12, "early")
     assert not set(ended.told) - {"collected", "fetched"} <= ended.there

@@ -128,7 +128,6 @@ def test_a_disk_that_fails_on_the_way_harms_nothing(
         assert [path.name for path in (folder / TEMPORARY).glob("*-*")] in ([], ["append-queue"])
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_login_that_expires_on_the_way_harms_nothing(change: str) -> None:
     counting = ExpiredLogin(copied(harm().backend), 10**9)

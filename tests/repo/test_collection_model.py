@@ -44,7 +44,6 @@ def test_without_any_one_of_the_rules_something_is_lost(rule: str, *, live: bool
     assert [event.kind for event in explored.way][-1] == "delete"
 
 
-@pytest.mark.soak
 def test_looking_at_roots_alone_is_not_enough_where_listings_miss_nothing() -> None:
     setting = Setting(misses=False)
     explored = collection.explore(setting, collection.RULES - {"closure"})

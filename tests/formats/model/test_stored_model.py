@@ -195,7 +195,6 @@ def test_no_flipped_byte_of_metadata_or_a_file_goes_unnoticed(digest: Digest) ->
     assert found == {}
 
 
-@pytest.mark.soak
 def test_no_flipped_byte_of_a_pack_gives_a_wrong_tensor() -> None:
     data, start = SMALL.stored[PACK], payload_start(SMALL, PACK)
     found = unrefused(
