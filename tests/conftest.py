@@ -28,6 +28,7 @@ from tests.support import merged_cases, shared_collection
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
 from tests.support.end_of_workers import end_at_once
 from tests.support.long_first import long_first
+from tests.support.processes import shared_forks
 from tests.support.servers import sql_logs
 from tests.support.shared_collection import give_folder, share_collection
 
@@ -72,13 +73,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         end_at_once()
         share_collection(config)
+        if address := config.workerinput.get(shared_forks.NAME):
+            shared_forks.use_server(address)
     if config.option.slowest is not None and not _is_worker(config):
         config.pluginmanager.register(Slowest(config.option.slowest))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    give_folder(node)
+    if give_folder(node):  # whoever runs a few files may fork nothing
+        home = node.config._tmp_path_factory.getbasetemp() / shared_forks.NAME
+        home.mkdir(exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            _empty_variables(patch, home)
+            node.workerinput[shared_forks.NAME] = shared_forks.begin_server(home / "printed")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -206,12 +214,16 @@ def _is_worker(config: pytest.Config) -> bool:
 def _empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, and no variable that a store, git or tensorrepo would read."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
-            patch.delenv(name)
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        # What tests start would compile our five hundred modules each time: 1.5 s a process.
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        _empty_variables(patch, tmp_path_factory.mktemp("home"))
         yield
+
+
+def _empty_variables(patch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(_PRIVATE)]:
+        patch.delenv(name)
+    patch.setenv("HOME", str(home))
+    # What tests start would compile our five hundred modules each time: 1.5 s a process.
+    patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter, k
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
+from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.dataset.writing.fragment_write import writer_threads
@@ -282,7 +283,7 @@ def _check_fragment(where: str, schema: Schema, fragment: Fragment, *, moved: bo
         column = columns[each.id]
         entries = known_entries(column)
         rows = int(entries["rows"].sum(dtype=np.int64))
-        starts = np.cumsum(entries["rows"], dtype=np.int64) - entries["rows"]
+        starts = offsets_of(entries["rows"])[:-1]
         if rows != fragment.rows or (entries["first_row"] != starts).any():
             raise CorruptError(
                 f"{where}: column {each.name!r} has pages of {rows:,} rows in fragment "

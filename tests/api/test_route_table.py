@@ -100,7 +100,7 @@ READING = frozenset(
 REFUSED = {400, 403, 404}  # for what it is, or because what it names is not there
 NOWHERE = {400, 401, 403, 404, 405}
 AS_IS = "as it is"
-SHARE = 60  # of the spellings of a path, one in so many is tried outside of a soak
+SHARE = 150  # of the spellings of a path, one in so many is tried outside of a soak
 Ways = Callable[[str], list[tuple[str, str]]]
 
 

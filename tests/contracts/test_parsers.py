@@ -9,7 +9,7 @@ import pytest
 from tests.support.effort import soaking
 from tests.support.faults.parsers import KNOWN_BAD, PARSERS, fuzzed
 
-COUNT = 300 if soaking() else 100
+COUNT = 300 if soaking() else 60
 SOAK_SECONDS = float(os.environ.get("TENSORREPO_FUZZ_SECONDS", "1800"))  # for each parser
 
 

@@ -63,6 +63,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
     return to_disk(harm().backend, tmp_path_factory.mktemp("history"))
 
 
+@pytest.mark.soak
 def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path) -> None:
     def dies(place: tuple[str, bool, int]) -> None:
         change, late, at = place

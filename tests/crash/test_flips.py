@@ -250,6 +250,7 @@ def big() -> tuple[MemoryBackend, MemoryBackend]:
     return backend, other
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_random_flips_in_a_big_repository_are_all_found_at_once_and_objects_come_back(
     seed: int, tmp_path: Path

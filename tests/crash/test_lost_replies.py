@@ -85,6 +85,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
     return to_disk(harm().backend, tmp_path_factory.mktemp("history"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("loss", sampled(LOSSES, 2))
 def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path, loss: Loss) -> None:
     def loses(place: tuple[str, bool, int]) -> None:

@@ -99,6 +99,7 @@ def _wait_for_more(acknowledged: Sequence[Mapping[str, bytes]]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_an_upload_goes_on_after_the_service_was_killed(service: ServiceProcess) -> None:
     store = service.create()

@@ -74,6 +74,7 @@ def test_a_push_that_is_killed_loses_nothing(
     take_back(shell)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("at", "before"), sampled(STEPS, 3))
 def test_a_pop_that_is_killed_loses_nothing(
     changed: Path, tmp_path: Path, at: int, before: bool

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 GUIDES = [
     "../tutorial",
     pytest.param("benchmarking", marks=pytest.mark.soak),  # emulates a training
-    "changing-datasets",
+    pytest.param("changing-datasets", marks=pytest.mark.soak),
     pytest.param("deriving", marks=pytest.mark.soak),
     pytest.param("dql", marks=pytest.mark.soak),
     "checkpointing",
@@ -33,7 +33,7 @@ GUIDES = [
     pytest.param("input", marks=pytest.mark.soak),
     pytest.param("lineage", marks=pytest.mark.soak),
     pytest.param("many-machines", marks=pytest.mark.soak),
-    "runs",
+    pytest.param("runs", marks=pytest.mark.soak),
     pytest.param("model-files", marks=pytest.mark.soak),
     pytest.param("models", marks=pytest.mark.soak),
     pytest.param("python-data", marks=pytest.mark.soak),
@@ -45,7 +45,7 @@ GUIDES = [
     "sharing",
     pytest.param("sql", marks=pytest.mark.soak),
     pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers
-    "trust",
+    pytest.param("trust", marks=pytest.mark.soak),
 ]
 
 

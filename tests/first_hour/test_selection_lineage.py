@@ -74,6 +74,7 @@ def test_rows_that_no_text_says_count_as_any(repo: tr.Repository) -> None:
     assert gone(repo) == {"models/odd": 5}
 
 
+@pytest.mark.soak
 def test_a_condition_by_chance_is_not_believed(repo: tr.Repository) -> None:
     train(
         repo,

@@ -203,12 +203,18 @@ def _can_share(config: pytest.Config) -> bool:
     return is_plain and all(place.is_dir() for place in _places(config))
 
 
-def give_folder(node: Any) -> None:
-    """Tell a worker where it tells the others what it collected; the controller calls this."""
-    if _can_share(node.config):
+def give_folder(node: Any) -> bool:
+    """Tell a worker where it tells the others what it collected; the controller calls this.
+
+    Returns:
+        whether they share the collection.
+    """
+    can_share = _can_share(node.config)
+    if can_share:
         folder: Path = node.config._tmp_path_factory.getbasetemp() / NAME
         folder.mkdir(exist_ok=True)
         node.workerinput[NAME] = str(folder)
+    return can_share
 
 
 def share_collection(config: pytest.Config) -> None:

@@ -137,6 +137,7 @@ def test_a_peer_whose_disk_lies_is_found_out(
     assert count.failures >= 1
 
 
+@pytest.mark.soak
 def test_a_server_with_another_repository_is_no_peer(origin: tr.Repository, tmp_path: Path) -> None:
     other = tr.init(tmp_path / "other", author=ADA)
     with running_service(tmp_path / "s", repositories={NAME: str(other.url)}) as service:

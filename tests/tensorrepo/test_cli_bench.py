@@ -86,6 +86,7 @@ def test_checkpoints_are_reported_likewise(bench: Shell) -> None:
     assert "GiB/s" in text
 
 
+@pytest.mark.soak
 def test_who_waits_too_long_fails_where_that_is_asked(bench: Shell) -> None:
     words = ("bench", "store", "--workload", "resnet50", "--batch-size", "2", "--size", "1MB")
     words = (*words, "--step-seconds", "0", "--epochs", "1")
@@ -95,6 +96,7 @@ def test_who_waits_too_long_fails_where_that_is_asked(bench: Shell) -> None:
     assert "failed: the published least" in done.stdout
 
 
+@pytest.mark.soak
 def test_kept_data_are_found_again_and_cleaned(bench: Shell) -> None:
     first = bench.json(*RESNET, "--keep-data")
     second = bench.json(*RESNET)

@@ -62,6 +62,7 @@ def test_what_was_warmed_is_listed_read_and_trimmed(remote: tr.Repository, shell
     assert "empty" in shell.run("cache", "ls").stderr
 
 
+@pytest.mark.soak
 def test_columns_rows_and_shares_are_those_of_a_stream(
     remote: tr.Repository, shell: Shell, tmp_path: Path
 ) -> None:

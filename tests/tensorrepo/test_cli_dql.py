@@ -91,12 +91,14 @@ def test_models_are_evaluated_by_a_function_of_a_file(models: Shell) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_failure_is_told_by_candidate(models: Shell) -> None:
     words = ("--over", "test", "--score", "score.py:broken")
     found = models.records("dql", 'evaluate e from m keep top(1, e["broken"])', *words)
     assert {row["error"] for row in found} == {"ValueError: no"}
 
 
+@pytest.mark.soak
 def test_bounds_are_told(models: Shell) -> None:
     words = ("--over", "test", "--score", "score.py:size", "--planes", "estimates")
     found = models.records("dql", 'evaluate e from m keep top(1, e["size"])', *words)

@@ -45,6 +45,7 @@ def test_runs_are_filtered(trained: Shell) -> None:
     assert "NAME=VALUE" in trained.fails(2, "runs", "ls", "--param", "lr")
 
 
+@pytest.mark.soak
 @pytest.mark.together
 @pytest.mark.parametrize(
     ("words", "code", "said"),
@@ -94,6 +95,7 @@ def test_lineage_goes_up_and_down(trained: Shell) -> None:
     assert "expected a whole path" in trained.fails(2, "lineage", "none")
 
 
+@pytest.mark.soak
 def test_lineage_of_a_path_at_a_revision_is_asked_for_in_both_forms(trained: Shell) -> None:
     old = trained("lineage", "HEAD~2:models/net")
     assert old != trained("lineage", "models/net")

@@ -152,6 +152,7 @@ def test_an_index_that_cannot_be_made_says_why(
     assert message in " ".join(photos.fails(exit_code, "index", "create", *words).split())
 
 
+@pytest.mark.soak
 def test_a_damaged_index_is_passed_over_with_a_warning_and_made_again(shell: Shell) -> None:
     years = np.arange(70_000) % 120
     with shell.repository().transaction("main", message="years") as tx:

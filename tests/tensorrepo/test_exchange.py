@@ -233,6 +233,7 @@ def test_remotes_are_listed_renamed_and_forgotten(shells: tuple[Shell, Shell]) -
     assert "no remote 'tem'" in ada.fails(3, "push", "tem")
 
 
+@pytest.mark.soak
 def test_both_sides_tell_of_a_promotion(shells: tuple[Shell, Shell]) -> None:
     ada, bob = shells
     ada("update", "photos", "--row", "1", "--set", "label=cat")

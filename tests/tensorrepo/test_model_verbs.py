@@ -93,6 +93,7 @@ def test_a_part_is_cut_out_and_an_architecture_built(repo: Any) -> None:
     assert (repo.model("deeper")["head.weight"] == 1).all()
 
 
+@pytest.mark.soak
 def test_a_traced_graph_is_kept_with_the_model(repo: Any) -> None:
     import torch
 

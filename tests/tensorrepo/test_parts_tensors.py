@@ -311,6 +311,7 @@ def _rank(repo: tr.Repository, rank: int, folder: Path, fate: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.soak
 def test_ranks_that_are_killed_and_started_again_give_the_model_of_one_process(
     repo: tr.Repository, tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_the_work_goes_the_same_way_against_s3(remote: Shell) -> None:
     assert remote.json("status")["clean"] is True
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "after"), sampled([(2, True), (1, True), (1, False), (2, False)], 1)
 )

@@ -164,6 +164,7 @@ ASK_ROWS: dict[str, Callable[[tr.Repository, str], Any]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.together
 @pytest.mark.parametrize("ask", ASK_ROWS)
 def test_who_asks_for_a_purged_row_by_its_id_is_told(
@@ -208,6 +209,7 @@ def test_other_errors_stay_what_they_are(read_only: tuple[tr.Repository, str]) -
         repo.dataset("people").to_numpy(["knd"])
 
 
+@pytest.mark.soak
 def test_a_new_column_of_the_name_of_a_purged_one_is_no_purged_one(
     purged: tuple[tr.Repository, str],
 ) -> None:
@@ -251,6 +253,7 @@ def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     assert len(mirror.dataset("people", "main~2")) == 9
 
 
+@pytest.mark.soak
 def test_a_clone_that_changed_something_else_still_pushes(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -301,6 +304,7 @@ def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
     assert problems(onwards) == []
 
 
+@pytest.mark.soak
 def test_branches_that_are_fetched_one_by_one_all_have_their_twins(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -381,6 +385,7 @@ def test_what_was_made_in_a_lazy_clone_of_purged_rows_is_refused_and_told(
     assert len(tr.open(clone.url).dataset("people", "origin/main")) == 39
 
 
+@pytest.mark.soak
 def test_a_lazy_clone_keeps_what_it_purged_itself(
     lazy: tuple[tr.Repository, tr.Repository],
 ) -> None:
@@ -391,6 +396,7 @@ def test_a_lazy_clone_keeps_what_it_purged_itself(
     assert 5 not in [row["age"] for row in clone.dataset("people")]
 
 
+@pytest.mark.soak
 def test_a_lazy_clone_follows_models_that_were_stored_anew(
     models: tr.Repository, tmp_path: Path
 ) -> None:
@@ -418,6 +424,7 @@ def test_a_mirror_tells_that_what_came_was_a_purge(shell: Shell) -> None:
     assert value["purged"] == 0
 
 
+@pytest.mark.soak
 def test_a_clone_is_told_of_a_purge_elsewhere_until_it_is_made_there(shell: Shell) -> None:
     shell("add", "points.npz", "--dataset", "points")
     shell("commit", "-m", "First")
@@ -524,6 +531,7 @@ def test_a_tensor_goes_and_deltas_against_it_stand_alone(
     assert list(tr.clone(models.url, tmp_path / "copy").model("net")) == ["v"]
 
 
+@pytest.mark.soak
 def test_a_model_that_holds_a_purged_tensor_is_not_taken_back(
     models: tr.Repository, tmp_path: Path
 ) -> None:

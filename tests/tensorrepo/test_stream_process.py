@@ -134,6 +134,7 @@ def test_the_process_of_a_whole_epoch_makes_the_next_one(ds: tr.Dataset) -> None
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.soak
 def test_a_kept_process_that_was_killed_is_replaced(ds: tr.Dataset) -> None:
     stream = ds.stream(batch_size=10, loading=tr.Loading(workers="process"))
     assert len(list(stream)) == 10
@@ -247,6 +248,7 @@ def test_a_repository_in_this_processs_memory_is_refused_when_a_stream_is_opened
         repo.dataset("d").stream(batch_size=5, loading=tr.Loading(workers="process"))
 
 
+@pytest.mark.soak
 def test_a_killed_process_is_an_error_and_no_wait(ds: tr.Dataset) -> None:
     with pytest.raises(tr.Error, match="killed by signal 9"):
         list(ds.stream(batch_size=10, transform=killed, loading=tr.Loading(workers="process")))
@@ -356,6 +358,7 @@ def test_reading_resumes_with_another_number_of_processes(ds: tr.Dataset) -> Non
     second.close()
 
 
+@pytest.mark.soak
 def test_ranks_share_steps_whatever_makes_them(ds: tr.Dataset) -> None:
     for rank in range(2):
         ranks = tr.Ranks(rank=rank, world_size=2)

@@ -152,7 +152,8 @@ class RowIdTable:
         at = np.searchsorted(self.first_row, rows, side="right") - 1
         found = np.empty(len(rows), ROW_ID)
         found["fragment"] = self.runs["uid"][at]
-        found["offset"] = self.runs["first"][at] + (rows - self.first_row[at])
+        first: NDArray[np.uint32] = self.runs["first"][at]
+        found["offset"] = first + (rows - self.first_row[at])
         return found
 
     def find(self, ids: NDArray[Any]) -> Ints:

@@ -58,6 +58,7 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
 )
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
@@ -197,7 +198,7 @@ class SpanWriter:
         self._end_pages(open_span, room)
         index = open_span.page_index()
         entries = index.columns[0].entries.copy()
-        entries["first_row"] = np.cumsum(entries["rows"]) - entries["rows"]
+        entries["first_row"] = offsets_of(entries["rows"])[:-1]
         index = replace(index, columns=(replace(index.columns[0], entries=entries),))
         patch = PatchIndex(index, np.array(fragment, "<u4"), np.concatenate(offsets))
         payload = encode_patch_index(patch)

@@ -250,7 +250,9 @@ class TreeWriter:
         stored, links = read_leaf(base.objects, base.links, self._leaves[-1])
         leaf = OpenLeaf()
         for uid, rows, stored_bytes in zip(
-            *(stored.fragments[name].tolist() for name in ("uid", "rows", "stored_bytes")),
+            stored.fragments["uid"].tolist(),
+            stored.fragments["rows"].tolist(),
+            stored.fragments["stored_bytes"].tolist(),
             strict=True,
         ):
             leaf.add(uid, rows, stored_bytes)

@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.equality import differing
 from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.versions.changed_cells import (
     ChangedCells,
     ChangedRows,
@@ -81,8 +82,9 @@ class Side:
         """Of the new fragments that hold rows of the base: those that compaction wrote."""
         records = fragment_records(self.pair.new.dataset)
         both = self.pair.matched.both
-        stops = np.cumsum(records["rows"], dtype=np.int64)
-        at = np.searchsorted(both.new + both.rows, stops - records["rows"], side="right")
+        starts = offsets_of(records["rows"])
+        stops = starts[1:]
+        at = np.searchsorted(both.new + both.rows, starts[:-1], side="right")
         inside = np.minimum(at, max(0, len(both) - 1))
         holds = at < len(both)
         if len(both):
@@ -195,7 +197,7 @@ class RowPlanner:
         table = row_id_table(new.pair.new.dataset)
         known = row_id_table(onto.pair.new.dataset).runs["uid"]
         records = fragment_records(new.pair.new.dataset)
-        starts = np.cumsum(records["rows"], dtype=np.int64) - records["rows"]
+        starts = offsets_of(records["rows"])[:-1]
         met = np.isin(table.runs["uid"], known)
         at = np.searchsorted(starts, table.first_row[met], side="right") - 1
         doubled = set(records["uid"][at].tolist())
@@ -217,7 +219,7 @@ class RowPlanner:
     def _uids_of(self, rows: Ints) -> NDArray[np.uint64]:
         """The fragment of `other` that each physical row lies in."""
         records = fragment_records(self._other.dataset)
-        starts = np.cumsum(records["rows"], dtype=np.int64) - records["rows"]
+        starts = offsets_of(records["rows"])[:-1]
         return records["uid"][np.searchsorted(starts, rows, side="right") - 1]
 
     def _by_fragment(self, rows: Ints) -> dict[int, Ints]:

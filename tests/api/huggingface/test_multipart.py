@@ -160,6 +160,7 @@ def test_a_part_of_another_size_is_refused(client: httpx.Client, data: bytes, se
     assert (missing.status_code, "parts [1, 2, 3" in missing.text) == (409, True)
 
 
+@pytest.mark.soak
 def test_parts_of_another_file_are_forgotten(client: httpx.Client, data: bytes) -> None:
     upload = addresses(client, data)
     lies = {number: send(upload, number, bytes(PART)) for number in range(1, COUNT)}

@@ -67,6 +67,7 @@ def test_a_folder_comes_back_byte_for_byte(
     assert xorbs(data)
 
 
+@pytest.mark.soak
 def test_what_the_client_sent_before_need_not_come_again(
     xet: ClientProcess, data: Path, tmp_path: Path, weights: np.ndarray
 ) -> None:
@@ -78,6 +79,7 @@ def test_what_the_client_sent_before_need_not_come_again(
     assert sum(path.stat().st_size for path in xorbs(data)) - before < weights.nbytes / 4
 
 
+@pytest.mark.soak
 def test_what_is_gone_here_comes_again(
     xet: ClientProcess, data: Path, tmp_path: Path, weights: np.ndarray
 ) -> None:

@@ -39,6 +39,7 @@ def test_who_signs_in_comes_to_where_they_were_going(cara: Visitor) -> None:
     expect(cara.page.get_by_role("heading", name="Commits")).to_be_visible()
 
 
+@pytest.mark.soak
 def test_the_first_tab_leads_past_the_navigation(cara: Visitor) -> None:
     cara.visit("/")
     cara.page.keyboard.press("Tab")
@@ -64,6 +65,7 @@ def test_a_condition_that_is_none_is_told_beside_the_box(cara: Visitor) -> None:
     expect(cara.page.get_by_role("alert")).to_contain_text("nothing")
 
 
+@pytest.mark.soak
 def test_sql_is_asked_in_place(cara: Visitor) -> None:
     cara.visit(f"{HERE}/sql?dataset=datasets/photos")
     query = 'SELECT count(*) AS n FROM "datasets/photos"'
@@ -208,6 +210,7 @@ def test_a_token_is_shown_once_and_revoked(cara: Visitor, showcase: RunningServi
         assert client.get("/api/v1/repositories/team/photos").status_code == 401
 
 
+@pytest.mark.soak
 def test_points_of_a_run_come_while_it_trains(
     cara: Visitor, photos: tr.Repository, showcase: RunningService
 ) -> None:

@@ -143,6 +143,7 @@ def test_addresses_of_many_objects_come_in_one_answer_and_are_audited(
     assert refused.status_code == 403
 
 
+@pytest.mark.soak
 def test_a_stream_of_ranges_asks_the_service_twice(
     over_s3: RunningService, remote: RepositoryCore
 ) -> None:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
     return in_usual_form(mine, array)
 
 
+@pytest.mark.soak
 @given(table=tables())
 def test_any_table_comes_back_as_itself(table: pa.Table) -> None:
     objects = MemoryObjects()

@@ -201,7 +201,7 @@ CONTESTED = {("all labels", "label of row 9")}
         "property beside",
     ],
     ["append", "label of row 9", "compact", "property", "add with nulls"],
-    dev=19,
+    dev=9,
 )
 def test_a_change_is_taken_back_under_what_came_later(change: str, later: str) -> None:
     objects = MemoryObjects()

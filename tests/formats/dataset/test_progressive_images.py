@@ -133,6 +133,7 @@ def test_other_columns_of_images_are_stored_as_ever() -> None:
 # ------------------------------------------------------------------------------ small pictures
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store", [MemoryObjects, MappedObjects])
 @pytest.mark.parametrize("fit", ["crop", "stretch", "pad"])
 def test_small_pictures_are_nearly_those_of_whole_files(
@@ -332,6 +333,7 @@ def test_small_pictures_beside_take_a_part_of_the_bytes() -> None:
     assert read_bytes(objects, beside, Decode(size=24)) == read_bytes(objects, whole, how)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("schema", [PROGRESSIVE, BESIDE])
 def test_groups_of_a_large_dataset_are_read_in_part(schema: Schema) -> None:
     objects = MemoryObjects()

@@ -48,6 +48,7 @@ def test_digits_as_csv_are_65_columns(
     assert (np.asarray(back["pixel_20"][:]) == table[:, 20]).all()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("suffix", ["png", "bmp", "tiff"])
 def test_digits_as_pictures_of_pillow_keep_pixels_and_labels(
     suffix: str, digits: tuple[np.ndarray, np.ndarray], tmp_path: Path

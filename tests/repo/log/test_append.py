@@ -334,7 +334,7 @@ def check_promises(backend: Any, error: BaseException | None) -> None:
     PLACES,
     ["not performed", "performed", "late by 1", "late by 2", "late"],
     [False, True],
-    dev=50,
+    dev=30,
 )
 def test_a_lost_reply_makes_no_duplicate_and_no_false_success(
     place: tuple[Any, int], fate: str, *, other_writes: bool
@@ -558,7 +558,7 @@ def test_a_cache_that_cannot_be_written_is_reported_and_the_commit_stands(key: s
 # ---- crashes
 
 
-@sampled_product("place,performed", PLACES, [False, True], dev=20)
+@sampled_product("place,performed", PLACES, [False, True], dev=12)
 def test_a_crash_at_any_request_leaves_a_log_that_everyone_can_use(
     place: tuple[Any, int], tmp_path: Path, *, performed: bool
 ) -> None:

@@ -87,6 +87,7 @@ def test_one_changed_ref_among_20_000_changes_one_page(at: int) -> None:
     assert len(changed.keys() - pages_of(MANY, ALWAYS).keys()) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(8))
 def test_a_ref_that_comes_or_goes_changes_few_of_many_pages(seed: int) -> None:
     name = random.Random(seed).choice(sorted(MANY))

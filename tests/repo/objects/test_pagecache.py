@@ -72,6 +72,7 @@ def test_least_recently_used_pages_would_hit_far_less(tmp_path: Path) -> None:
     assert epoch(used, every, 1) < 0.3
 
 
+@pytest.mark.soak
 def test_who_does_not_say_how_much_it_reads_meets_the_limit_too(tmp_path: Path) -> None:
     cache = page_cache(tmp_path)
     every = names("a", 400)
@@ -81,6 +82,7 @@ def test_who_does_not_say_how_much_it_reads_meets_the_limit_too(tmp_path: Path) 
     assert bytes_of(cache) < 1.05 * LIMIT
 
 
+@pytest.mark.soak
 def test_two_jobs_share_a_folder_without_driving_out_each_other(tmp_path: Path) -> None:
     first, second = page_cache(tmp_path, 200, seed=1), page_cache(tmp_path, 300, seed=2)
     a, b = names("a", 200), names("b", 300)

@@ -119,6 +119,7 @@ def test_a_tag_under_another_name_has_no_signature(
     assert told(here, "v9") == ("none", "", "")
 
 
+@pytest.mark.soak
 def test_more_signatures_than_a_record_has_room_for_come_in_several(
     origin: RepositoryCore, options: TransferOptions
 ) -> None:

@@ -187,6 +187,7 @@ def test_a_file_that_describes_no_architecture_is_refused(
         catalog.donors(path)
 
 
+@pytest.mark.soak
 def test_the_shell_asks_the_same(shell: Shell) -> None:
     from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 

@@ -110,6 +110,7 @@ def test_a_webhook_tells_its_secret_once_and_what_was_delivered(nets: Repository
     assert list(nets.webhooks.all()) == []
 
 
+@pytest.mark.soak
 def test_a_request_is_proposed_talked_about_and_merged(
     service: RunningService, client: Client, nets: RepositoryClient
 ) -> None:

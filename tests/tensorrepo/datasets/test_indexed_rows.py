@@ -266,6 +266,7 @@ def test_where_an_index_is_damaged_rows_are_scanned() -> None:
         ds.find("other = 5")  # no index's fault
 
 
+@pytest.mark.soak
 def test_an_index_beside_one_of_words_has_a_path_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("lance", reason="indexes of words are made by pylance")
     repo = tr.init(tmp_path / "r", author=ADA)

@@ -156,6 +156,7 @@ def test_hybrid_refuses_what_it_cannot_rank(indexed: Any, query: Any) -> None:
         indexed.dataset("photos").hybrid(query)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "metric"),
     sampled(
@@ -229,6 +230,7 @@ def test_another_kind_or_option_makes_all_anew(repo: Any) -> None:
     assert report.anew == "its options were others"
 
 
+@pytest.mark.soak
 def test_a_column_of_nulls_alone_is_indexed_and_gives_nothing(tmp_path: Path) -> None:
     repo = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
     with repo.transaction(message="x") as tx:

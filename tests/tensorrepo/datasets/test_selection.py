@@ -185,6 +185,7 @@ def test_a_view_of_rows_that_no_text_says_is_not_asked_again(
         tx.refresh_view("mask")
 
 
+@pytest.mark.soak
 def test_a_refreshed_split_takes_in_the_new_rows_of_its_side(tmp_path: Path) -> None:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     shares = {"train": 0.5, "test": 0.5}

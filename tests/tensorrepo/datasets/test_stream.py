@@ -126,6 +126,7 @@ def test_reading_resumes_with_another_number_of_workers(
     assert seen(resumed) == seen(stream(ds, epoch=1))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("workers", "start"),
     sampled([(2, "fork"), (1, "fork"), (3, "fork"), pytest.param(1, FORKED, id="1-forkserver")], 1),
@@ -188,6 +189,7 @@ def test_a_loader_that_makes_batches_of_batches_is_refused(ds: tr.Dataset, worke
         list(batched)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("persistent", [False, True])
 def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: bool) -> None:
     torched = stream(ds).torch()
@@ -349,6 +351,7 @@ def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size:
         list(again)
 
 
+@pytest.mark.soak
 def test_a_workers_own_place_is_for_any_number_of_ranks(ds: tr.Dataset) -> None:
     whole = seen(stream(ds))
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
@@ -398,6 +401,7 @@ def same(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("start", sampled([pytest.param(FORKED, id="forkserver"), "spawn"], 1))
 def test_workers_that_inherit_no_thread_read_a_remote_store(tmp_path: Path, start: Any) -> None:
     with s3_on_ours(tmp_path / "s3") as bucket:

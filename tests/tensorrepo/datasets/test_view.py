@@ -293,6 +293,7 @@ def test_a_query_that_came_with_the_repository_takes_no_more_memory_than_it_may(
         tx.refresh_view("rare", limits=tr.QueryLimits(memory_bytes=64 << 20))
 
 
+@pytest.mark.soak
 def test_ids_that_are_given_again_and_again_are_kept_once(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +304,7 @@ def test_ids_that_are_given_again_and_again_are_kept_once(
     assert len(repo.view("rare")) == 8
 
 
+@pytest.mark.soak
 def test_more_ids_than_there_are_rows_are_refused_when_they_come(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_folder_may_have_any_name(full: Shell, name: str) -> None:
     assert not mounted_at(place)
 
 
+@pytest.mark.soak
 @needs_fuse
 def test_it_ends_when_it_is_unmounted(full: Shell, mounted: Path) -> None:
     assert str(mounted) in full("unmount", str(mounted))
@@ -167,6 +168,7 @@ def test_a_folder_that_is_in_use_is_refused(full: Shell) -> None:
     assert not (full.folder / "new").exists()
 
 
+@pytest.mark.soak
 @needs_fuse
 def test_nothing_is_mounted_twice_in_one_place(full: Shell, mounted: Path) -> None:
     assert "already" in full.fails(CONFLICT, "mount", "v1", str(mounted))

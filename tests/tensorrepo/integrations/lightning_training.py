@@ -11,7 +11,9 @@ import logging
 import os
 import signal
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +22,24 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tensorrepo as tr
 from tests.support.processes.killed import in_turn
+
+# Metrics of texts and sounds, which torchmetrics takes along, are half of what it costs to import
+# Lightning. Nobody here asks for one.
+UNUSED = ("transformers", "scipy.signal")
+
+
+class UnusedModule(ModuleType):
+    """A module that has whatever is imported from it, and whose names mean nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
 
 
 def train(package: str, folder: Path, steps: int, killed: int | None = None) -> None:
@@ -97,6 +117,7 @@ def train(package: str, folder: Path, steps: int, killed: int | None = None) -> 
 
 def packages(name: str) -> tuple[Any, Any]:
     """Lightning, and the plug-ins for it."""
+    sys.modules.update((each, UnusedModule(each)) for each in UNUSED)
     package = {"lightning": "lightning.pytorch"}.get(name, name)
     return importlib.import_module(package), importlib.import_module(
         f"tensorrepo.integrations.{name}"

@@ -328,6 +328,7 @@ def test_what_expired_is_freed(repository: tr.Repository) -> None:
     assert same(again.load(8, output="numpy"), moved(8))
 
 
+@pytest.mark.soak
 def test_where_all_are_kept_each_is_the_difference_from_the_one_before(
     repository: tr.Repository,
 ) -> None:
@@ -374,6 +375,7 @@ def test_what_is_being_stored_when_the_program_ends_is_stored(
     assert repository.checkpointer("exp1").steps() == [1]
 
 
+@pytest.mark.soak
 def test_what_cannot_be_stored_when_the_program_ends_is_told(repository: tr.Repository) -> None:
     full = """
 import tensorrepo.models.checkpointer

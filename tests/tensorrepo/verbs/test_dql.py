@@ -111,6 +111,7 @@ def test_models_of_a_commit_or_of_every_one(repo: tr.Repository) -> None:
         repo.dql('select m at "nothere"')
 
 
+@pytest.mark.soak
 def test_a_slice_is_made_of_each_model(repo: tr.Repository) -> None:
     made = repo.dql(
         'slice half from m where m.name like "alex%" '
@@ -231,6 +232,7 @@ def test_an_evaluation_scores_what_a_statement_means(repo: tr.Repository) -> Non
     assert max(expected, key=expected.__getitem__) in {one.candidate.model.name for one in kept}
 
 
+@pytest.mark.soak
 def test_an_evaluation_trains_with_what_a_statement_varies(repo: tr.Repository) -> None:
     text = (
         'evaluate e from m where m.name = "vgg" vary config.lr in [1, 3] and config.net.x in [0] '

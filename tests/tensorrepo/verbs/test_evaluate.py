@@ -179,6 +179,7 @@ def test_trainings_keep_the_best_models(repo: tr.Repository) -> None:
     assert ("made-by", f"runs/{found.kept[0].run}") in {(s.relation, s.origin.path) for s in steps}
 
 
+@pytest.mark.soak
 def test_a_larger_keep_trains_again_what_was_let_go(repo: tr.Repository) -> None:
     options: dict[str, Any] = {
         "data": "test", "metric": accuracy, "train": train, "grid": {"rate": [-1, 1]},
@@ -192,6 +193,7 @@ def test_a_larger_keep_trains_again_what_was_let_go(repo: tr.Repository) -> None
     assert list(repo.entries(prefix="models/evaluation")) == [fewer.kept[0].model]
 
 
+@pytest.mark.soak
 def test_stored_models_are_tuned_by_each_setting(repo: tr.Repository) -> None:
     found = repo.evaluate(
         ["m0", "m1"], data="test", metric=accuracy, train=train, grid={"rate": [1, 2]}, keep=2
@@ -219,6 +221,7 @@ def test_workers_find_the_same(repo: tr.Repository, options: dict[str, Any]) -> 
     assert {repo.runs()[score.run].status for score in found} == {"finished"}
 
 
+@pytest.mark.soak
 def test_a_function_that_cannot_be_sent_fails_by_candidate(repo: tr.Repository) -> None:
     def inner(model: Any, data: Any) -> float:
         return accuracy(model, data)

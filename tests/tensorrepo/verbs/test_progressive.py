@@ -86,6 +86,7 @@ def test_fewer_bytes_are_read_where_models_lie_apart(repo: tr.Repository) -> Non
     assert found.scores[-1].outcome == "bounded"
 
 
+@pytest.mark.soak
 def test_models_that_are_near_are_read_whole(repo: tr.Repository) -> None:
     with repo.transaction() as tx:
         near = weights(0.2, 0)
@@ -188,6 +189,7 @@ def test_of_several_metrics_one_orders(repo: tr.Repository, progressive: str) ->
     assert names(found.kept) == ["m0"]
 
 
+@pytest.mark.soak
 def test_one_model_alone_has_bounds(repo: tr.Repository) -> None:
     (score,) = repo.evaluate(["m0"], data="test", metric=right, progressive="bounds")
     assert 0 <= score.bounds[0] <= score.bounds[1] <= 1

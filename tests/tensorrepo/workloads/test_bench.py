@@ -107,6 +107,7 @@ def test_accelerators_stream_all_samples_in_each_epoch_and_leave_nothing(
     assert {each.cache for each in result.epochs} == {"dropped" if is_local else "unknown"}
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_a_warm_run_says_so_and_holds_its_data(place: BenchPlace) -> None:
     options = replace(SMALL, warm=True)
@@ -166,6 +167,7 @@ def test_an_interrupt_while_data_are_made_leaves_nothing(place: BenchPlace) -> N
     assert place.there() == []
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_an_interrupt_while_they_are_read_removes_what_was_not_to_be_kept(
     place: BenchPlace,
@@ -248,6 +250,7 @@ def test_shards_of_all_ranks_are_saved_in_one_commit_and_loaded(anywhere: BenchP
     anywhere.remove(saved.name)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_interrupted_checkpoints_leave_nothing(place: BenchPlace) -> None:
     def stop(_done: int, _total: int, _unit: str) -> None:
@@ -258,6 +261,7 @@ def test_interrupted_checkpoints_leave_nothing(place: BenchPlace) -> None:
     assert place.there() == []
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("fast_ranks")
 def test_the_system_is_asked_to_drop_what_it_holds_before_each_epoch(
     place: BenchPlace, monkeypatch: pytest.MonkeyPatch

@@ -300,7 +300,7 @@ def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts:
 def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> Ints:
     """Rows of `GroupParts`, int64 ``(5, parts)``."""
     rows = leaf.fragments["rows"].astype(np.int64)
-    live = rows - leaf.fragments["deleted"]
+    live = rows - leaf.fragments["deleted"].astype(np.int64)
     groups = (first_row + np.cumsum(rows) - rows) // group_rows
     first = np.flatnonzero(np.diff(groups, prepend=-1))
     stop = np.append(first[1:], groups.size)

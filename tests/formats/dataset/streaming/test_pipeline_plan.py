@@ -87,6 +87,7 @@ def test_a_fast_link_and_few_cores_ask_for_less_decoding(pictures: StoredDataset
     assert plan.ways[0].waits_for == "processor"
 
 
+@pytest.mark.soak
 def test_what_is_cut_at_random_keeps_room_and_is_not_stored_decoded(
     pictures: StoredDataset,
 ) -> None:

@@ -54,7 +54,7 @@ def _no_thread_is_left() -> Any:
 # ------------------------------------------------------------------------------ rows
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 @given(
     datasets(max_rows=60),
     st.sampled_from(STORES),

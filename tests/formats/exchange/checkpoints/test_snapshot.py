@@ -59,6 +59,7 @@ def test_a_sharded_model_comes_out_with_equal_sha256_of_every_file(
     assert digests(tmp_path / "snapshot") == digests(tmp_path / "hf") == digests(saved)
 
 
+@pytest.mark.soak
 def test_what_was_written_anew_is_loaded_by_transformers(saved: Path, tmp_path: Path) -> None:
     from transformers import BertModel
 

@@ -77,6 +77,7 @@ def test_the_second_epoch_is_found_and_the_same(
             assert_alike(mine, its)
 
 
+@pytest.mark.soak
 def test_a_batch_keeps_what_is_known_of_its_rows(local: StoredDataset, tmp_path: Path) -> None:
     found = opened(local, cache_at(tmp_path), derived.in_place, columns=["x", "y", "n"])
     first = {int(row): batch for batch in found for row in batch.rows}

@@ -143,6 +143,7 @@ def test_steps_of_one_source_are_of_one_source(mixed: Any) -> None:
     assert {step[0][0] for step in steps} == {0, 1}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("batch_size", [32, 45, 90, 91, 700, 2000])
 def test_steps_of_one_source_have_every_row_once_and_end_with_what_is_left(
     mixed: Any, batch_size: int
@@ -166,6 +167,7 @@ def test_steps_of_one_source_keep_repeats_and_choices_to_the_row(mixed: Any) -> 
     assert (chosen.count(0), chosen.count(1)) == (77, 5)
 
 
+@pytest.mark.soak
 @sampled_product("after,batch_size", [5, 33, 34], [32, 20], dev=3)
 def test_reading_resumes_within_what_is_left_of_the_sources(
     mixed: Any, after: int, batch_size: int
@@ -312,6 +314,7 @@ def test_packs_of_different_sizes_are_refused() -> None:
         mix_of(packed_streams((16, 8)))
 
 
+@pytest.mark.soak
 @sampled_product(
     "objects,shuffle,order",
     [MappedObjects, MemoryObjects],

@@ -242,6 +242,7 @@ def test_damaged_pages_are_left_out_where_that_was_asked_for(
     assert rows == set(range(len(ROWS))) - set(range(low, high))
 
 
+@pytest.mark.soak
 def test_values_that_were_set_later_come_from_groups_by_weight_too() -> None:
     dataset, weights = made(MappedObjects), np.full(len(ROWS), 0.2)
     rows = [7, 8, 49, 50, 333, 998]
@@ -270,7 +271,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", sampled([*SAMPLINGS.values()], 4))
+@pytest.mark.parametrize("sampling", sampled([*SAMPLINGS.values()], 2))
 def test_chosen_rows_come_as_often_and_in_the_order_of_a_plan_of_all_runs(
     sampling: dict[str, Any],
 ) -> None:
@@ -331,6 +332,7 @@ def items_of(found: BatchStream) -> list[tuple[list[list[int]], ...]]:
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "how", [{}, {"rows": range(0, 1000, 3)}, {"weights": np.arange(1000) % 4 / 2}]
 )

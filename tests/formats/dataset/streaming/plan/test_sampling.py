@@ -520,6 +520,7 @@ def test_every_row_of_any_table_comes_as_often_as_it_should_and_as_stored(
     assert stored_rows == [left[row] for row in rows([*weighted, *view])]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("at", range(len(SAMPLINGS)))
 def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(
     edited: StoredDataset, at: int
@@ -535,6 +536,7 @@ def test_a_run_that_was_not_interrupted_hands_out_the_same_steps(
     assert [_of(batch, sampling) for batch in again] == whole_run[3:]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("at", range(len(SAMPLINGS)))
 def test_a_store_gives_what_a_local_disk_gives(dataset: StoredDataset, at: int) -> None:
     remote = sampled(ROWS, mapped=False)
