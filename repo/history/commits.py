@@ -398,15 +398,18 @@ def is_ancestor(objects: EnvelopeReader, ancestor: Digest, descendant: Digest) -
 
 
 def is_contained(objects: EnvelopeReader, commit: Digest, tips: Iterable[Digest]) -> bool:
-    """Whether one of `tips` contains a commit, by one walk from all of them."""
+    """Whether one of `tips` contains a commit. They are looked at in turn, what they share once."""
     lowest = read_commit(objects, commit).generation
-    frontier = _Frontier(objects, dict.fromkeys(tips, 0))
-    while frontier.live:
-        digest, found, _ = frontier.pop()
-        if digest == commit:
-            return True
-        if found.generation > lowest:
-            frontier.push_parents(digest, found, 0)
+    seen = set[Digest]()
+    for tip in tips:
+        frontier = _Frontier(objects, {} if tip in seen else {tip: 0})
+        while frontier.live:
+            digest, found, _ = frontier.pop()
+            if digest == commit:
+                return True
+            if digest not in seen and found.generation > lowest:
+                frontier.push_parents(digest, found, 0)
+            seen.add(digest)
     return False
 
 

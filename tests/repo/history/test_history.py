@@ -139,6 +139,8 @@ def test_many_refs_are_asked_by_one_walk() -> None:
     graph = build([*line, *([99] for _ in range(50))])
     old, tips = graph.digests[0], graph.digests[101:]
     graph.objects.reads.clear()
+    assert is_contained(graph.objects, graph.digests[99], tips)
+    assert len(graph.objects.reads) <= 3, "the first of them leads there"
     assert is_contained(graph.objects, old, tips)
     assert not is_contained(graph.objects, graph.digests[100], tips)
     assert contained(graph.objects, [old, *tips], graph.digests[100]) == {old}
