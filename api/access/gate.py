@@ -20,7 +20,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, base_name, resolve
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied
-from tensorrepo.repo.history.commits import is_ancestor
+from tensorrepo.repo.history.commits import is_contained
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 
@@ -106,7 +106,7 @@ class RepositoryAccess:
     def reaches(self, commit: Digest) -> bool:
         """Whether a ref that the caller may read leads to a commit."""
         tips = dict.fromkeys(self.refs().values())
-        return any(tip == commit or is_ancestor(self.core.objects, commit, tip) for tip in tips)
+        return commit in tips or is_contained(self.core.objects, commit, tips)
 
 
 def enter(directory: Directory, caller: Caller, name: str) -> RepositoryAccess:

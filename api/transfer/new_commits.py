@@ -25,7 +25,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from tensorrepo.repo.history.commits import Commit, decode_commit, is_ancestor, walk
+from tensorrepo.repo.history.commits import Commit, decode_commit, is_contained, walk
 from tensorrepo.repo.history.tree_pages import decode_page
 from tensorrepo.repo.history.trees import root_links
 from tensorrepo.repo.ids import Digest
@@ -188,7 +188,7 @@ class NewCommits:
         if commit in self.writer.offered or len(tips) > _FEW_TIPS:
             return False
         try:
-            return any(is_ancestor(self.writer, commit, tip) for tip in sorted(tips))
+            return is_contained(self.writer, commit, sorted(tips))
         except (NotFoundError, InvalidInputError):
             return False
 

@@ -11,7 +11,7 @@ rule, the others are kept as well, and history ends at those.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tensorrepo.repo.changes.moments import parse_span
@@ -21,7 +21,7 @@ from tensorrepo.repo.changes.rules import rules_of
 from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import is_ancestor, walk
+from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.branch_rules import KeepRule
 from tensorrepo.repo.log.state import State
@@ -141,37 +141,114 @@ def _plan(
     repository: RepositoryCore, state: State, rules: Mapping[str, KeepRule], now_ns: int
 ) -> list[Expiry]:
     """What each of some branches gives up, where nothing goes that one of them keeps."""
-    objects, refs = repository.objects, state.refs
-    parents: dict[Digest, Sequence[Digest]] = {}
-    sure: set[Digest] = set()  # kept, whatever else is
-    for branch, rule in rules.items():
-        oldest_ns, order, length = now_ns - rule.seconds * 10**9, [], 0
-        for digest, commit in walk(objects, [refs[BRANCHES + branch]]):  # children before parents
-            order.append(digest)
-            parents[digest] = commit.parents
-            if len(order) <= rule.newest or (rule.seconds and commit.time_ns >= oldest_ns):
-                length = len(order)
-        sure.update(order[:length])
-    kept, ends = _cut(parents, sure)
-    return [_expiry(objects, state, branch, kept, ends) for branch in rules]
-
-
-def _expiry(
-    objects: ObjectSource,
-    state: State,
-    branch: str,
-    kept: Collection[Digest],
-    ends: Collection[Digest],
-) -> Expiry:
-    refs, ref = state.refs, BRANCHES + branch
-    history = [digest for digest, _ in walk(objects, [refs[ref]])]
-    own = tuple(sorted(set(ends).intersection(history)))
-    count = sum(digest in kept for digest in history)
-    others = (name for name in sorted(refs) if name != ref)
-    shortens = [
-        name for name in others if any(is_ancestor(objects, one, refs[name]) for one in own)
+    objects, refs = repository.objects, [BRANCHES + branch for branch in rules]
+    commits = {
+        digest: (commit, branches)
+        for digest, commit, branches in _led_to(objects, [state.refs[ref] for ref in refs])
+    }
+    parents = {digest: commit.parents for digest, (commit, _) in commits.items()}
+    kept, ends = _cut(parents, _sure(commits, list(rules.values()), now_ns))
+    alike: dict[int, list[int]] = {}  # by the branches that have them: commits, and those kept
+    own: list[list[Digest]] = [[] for _ in refs]
+    for digest, (_, branches) in commits.items():
+        count = alike.setdefault(branches, [0, 0])
+        count[0] += 1
+        count[1] += digest in kept
+    for digest in ends:
+        for at in _ones(commits[digest][1]):
+            own[at].append(digest)
+    counts = [[0, 0] for _ in refs]
+    for branches, (all_of_them, kept_of_them) in alike.items():
+        for at in _ones(branches):
+            counts[at][0] += all_of_them
+            counts[at][1] += kept_of_them
+    having = _refs_having(objects, state, ends)
+    return [
+        Expiry(
+            branch,
+            counts[at][1],
+            counts[at][0] - counts[at][1],
+            tuple(own[at]),
+            tuple(sorted({ref for end in own[at] for ref in having[end]} - {refs[at]})),
+        )
+        for at, branch in enumerate(rules)
     ]
-    return Expiry(branch, count, len(history) - count, own, tuple(shortens))
+
+
+def _sure(
+    commits: Mapping[Digest, tuple[Commit, int]], rules: Sequence[KeepRule], now_ns: int
+) -> set[Digest]:
+    """Commits that are kept, whatever else is: of each branch up to the last that its rule names.
+
+    `commits` come children before parents, each with the branches that have it, as bits.
+    """
+    last, counts = [0] * len(rules), [0] * len(rules)
+    counting = (1 << len(rules)) - 1  # of these not all of the newest were met
+    young: dict[int, int] = {}  # from when on, and branches
+    for at, rule in enumerate(rules):
+        if rule.seconds:
+            oldest_ns = now_ns - rule.seconds * 10**9
+            young[oldest_ns] = young.get(oldest_ns, 0) | 1 << at
+    for place, (commit, branches) in enumerate(commits.values()):
+        for at in _ones(branches & counting):
+            counts[at] += 1
+            last[at] = place
+            if counts[at] == rules[at].newest:
+                counting ^= 1 << at
+        for oldest_ns, some in young.items():
+            if commit.time_ns >= oldest_ns:
+                for at in _ones(branches & some):
+                    last[at] = place
+    return _up_to(commits, last)
+
+
+def _up_to(commits: Mapping[Digest, tuple[Commit, int]], last: Sequence[int]) -> set[Digest]:
+    """Commits of each branch up to the one at a place among all of them."""
+    ending: dict[int, int] = {}
+    for at, place in enumerate(last):
+        ending[place] = ending.get(place, 0) | 1 << at
+    going_on = (1 << len(last)) - 1
+    found = set()
+    for place, (digest, (_, branches)) in enumerate(commits.items()):
+        if branches & going_on:
+            found.add(digest)
+        going_on ^= ending.get(place, 0)
+    return found
+
+
+def _refs_having(
+    objects: ObjectSource, state: State, commits: Collection[Digest]
+) -> dict[Digest, list[str]]:
+    """Refs whose history has each of some commits."""
+    names, wanted, found = sorted(state.refs), set(commits), dict[Digest, list[str]]()
+    if wanted:
+        for digest, _, refs in _led_to(objects, [state.refs[name] for name in names]):
+            if digest in wanted:
+                found[digest] = [names[at] for at in _ones(refs)]
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+def _led_to(objects: ObjectSource, tips: Sequence[Digest]) -> Iterator[tuple[Digest, Commit, int]]:
+    """All commits that tips lead to, children before parents, with the tips that do, as bits."""
+    waiting: dict[Digest, int] = {}
+    for at, tip in enumerate(tips):
+        waiting[tip] = waiting.get(tip, 0) | 1 << at
+    for digest, commit in walk(objects, list(waiting)):
+        bits = waiting.pop(digest)
+        for parent in commit.parents:
+            # One number for all of a line of commits: there may be as many bits as refs.
+            waiting[parent] = waiting[parent] | bits if parent in waiting else bits
+        yield digest, commit, bits
+
+
+def _ones(bits: int) -> Iterator[int]:
+    """Places of the bits that are set."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 def _cut(

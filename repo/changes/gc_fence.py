@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from tensorrepo.repo.errors import CommitExpired, NotFoundError, PurgedError
-from tensorrepo.repo.history.commits import is_ancestor
+from tensorrepo.repo.history.commits import is_contained
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
@@ -133,7 +133,7 @@ def reachable(objects: ObjectSource, state: State, commit: Digest) -> bool:
     roots = set(state.refs.values()) | set(state.retained)
     if commit in roots:
         return True
-    return any(is_ancestor(objects, commit, root) for root in sorted(roots))
+    return is_contained(objects, commit, sorted(roots))
 
 
 def secure_commit(writer: ObjectWriter, state: State, commit: Digest) -> None:

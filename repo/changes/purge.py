@@ -41,12 +41,20 @@ from tensorrepo.repo.history.commits import read_commit, walk
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, differences
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import MAX_REF_BYTES, LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.log.records import (
+    MAX_RECORD_BYTES,
+    MAX_REF_BYTES,
+    LogEntry,
+    Update,
+    canonical_json,
+    encode_ref_updates,
+)
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 PURGE: Final = "purge"
+MOST_NAMES_BYTES: Final = MAX_RECORD_BYTES * 3 // 4  # the reason stands in the record, too
 _TRIES: Final = 8
 _HELD_ALONE: Final = frozenset({Kind.DATASET, Kind.VIEW, Kind.SEARCH_INDEX})  # by leases
 # They hold ids and counts, or headers of files, and come about in the same form again.
@@ -223,13 +231,20 @@ def _append(
     reason: str,
 ) -> PurgeRecord | None:
     """The record, unless the state is another than was looked at."""
+    columns = {path: dict(each) for path, each in found.columns.items()}
+    if (size := len(canonical_json(columns))) > MOST_NAMES_BYTES:
+        raise InvalidInputError(
+            f"the purge names {sum(map(len, columns.values())):,} columns or tensors of "
+            f"{len(columns):,} entries, which takes {size:,} bytes; a record of the log has room "
+            f"for {MOST_NAMES_BYTES:,}. Purge some of them after the others. Nothing was changed."
+        )
     updates = [
         Update(_label(found.where.get(old, "")), old, new) for old, new in sorted(erased.items())
     ]
     bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
     rows = (writer.put(Kind.BLOB, found.rows).digest,) if found.rows else ()
     writer.flush()
-    data = {"columns": {path: dict(each) for path, each in found.columns.items()}, "rows": rows}
+    data = {"columns": columns, "rows": rows}
     txn = secrets.token_hex(16)
     entry = LogEntry(txn, PURGE, actor, time.time_ns(), reason, bulk=bulk, data=data)
 

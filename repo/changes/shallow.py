@@ -14,24 +14,32 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection
+from typing import Final
 
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
+
+MOST_ENDED: Final = 100  # commits that an entry names, beside much else in a record of 64 KiB
 
 
 def end_history(
     repository: RepositoryCore, commits: Collection[Digest], *, actor: str, note: str = ""
-) -> Appended:
-    """Let history end at `commits`. Those at which it does already are left out."""
+) -> None:
+    """Let history end at `commits`. Those at which it does already are left out.
+
+    A record names so many, and each stands alone: where the next one does not come, as after a
+    kill, less is given up.
+    """
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
-        new = sorted(set(commits) - view.state.shallow)
+        new = sorted(set(commits) - view.state.shallow)[:MOST_ENDED]
         return (end_entry(actor, note, add=new),) if new else ()
 
-    return repository.append(decide)
+    while repository.append(decide).record is not None:
+        if len(commits) <= MOST_ENDED:
+            return
 
 
 def end_entry(

@@ -622,7 +622,7 @@ class _Amended(CommitAttempt):
         return self.amended.parents[0] if self.amended.parents else None
 
 
-MOST_DROPPED = 100  # refs in one record, which has 64 KiB; what is left goes with the next
+MOST_DROPPED = 50  # refs of 1 KiB, the longest, that one record takes; the next takes more
 
 
 def begin_beside(repository: RepositoryCore, ref: str) -> CommitTransaction:

@@ -394,15 +394,35 @@ def best_common(
 
 def is_ancestor(objects: EnvelopeReader, ancestor: Digest, descendant: Digest) -> bool:
     """Whether `descendant` contains `ancestor`; every commit contains itself."""
-    lowest = read_commit(objects, ancestor).generation
-    frontier = _Frontier(objects, {descendant: 0})
-    while frontier.live:
-        digest, commit, _ = frontier.pop()
-        if digest == ancestor:
-            return True
-        if commit.generation > lowest:
-            frontier.push_parents(digest, commit, 0)
+    return is_contained(objects, ancestor, [descendant])
+
+
+def is_contained(objects: EnvelopeReader, commit: Digest, tips: Iterable[Digest]) -> bool:
+    """Whether one of `tips` contains a commit. They are looked at in turn, what they share once."""
+    lowest = read_commit(objects, commit).generation
+    seen = set[Digest]()
+    for tip in tips:
+        frontier = _Frontier(objects, {} if tip in seen else {tip: 0})
+        while frontier.live:
+            digest, found, _ = frontier.pop()
+            if digest == commit:
+                return True
+            if digest not in seen and found.generation > lowest:
+                frontier.push_parents(digest, found, 0)
+            seen.add(digest)
     return False
+
+
+def contained(objects: EnvelopeReader, commits: Iterable[Digest], tip: Digest) -> set[Digest]:
+    """Those of `commits` that `tip` contains, by one walk for all of them."""
+    wanted, found = set(commits), set[Digest]()
+    lowest = min((read_commit(objects, one).generation for one in wanted), default=0)
+    for digest, commit in walk(objects, [tip]):
+        if commit.generation < lowest or len(found) == len(wanted):
+            break
+        if digest in wanted:
+            found.add(digest)
+    return found
 
 
 def end_of_history(objects: EnvelopeReader, tips: Iterable[Digest]) -> Digest | None:

@@ -168,9 +168,12 @@ def record_as_read(record: LogRecord) -> tuple[LogRecord, bytes]:
             return _record_of(_parse_record(data)), data
     except (*_MALFORMED, TypeError, OverflowError) as error:
         raise InvalidInputError(f"{where}: {error}") from error
+    sizes = [len(_ENCODER.encode(entry)) for entry in record.entries]
+    largest, size = max(zip(record.entries, sizes, strict=True), key=lambda one: one[1])
     raise InvalidInputError(
-        f"log record {record.gen} would have {len(data)} bytes, at most {MAX_RECORD_BYTES} "
-        "are allowed: put its updates into a ref-updates object and name it in `bulk`"
+        f"log record {record.gen} would have {len(data):,} bytes, at most {MAX_RECORD_BYTES:,} are "
+        f"allowed. Its entry {largest.kind!r} alone takes {size:,}. Give a shorter message, or "
+        "do it in several steps. Nothing was changed."
     )
 
 

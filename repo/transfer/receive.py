@@ -28,7 +28,7 @@ from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.refs import tag_signatures
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.changes.shallow import end_entry
+from tensorrepo.repo.changes.shallow import MOST_ENDED, end_entry
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
@@ -366,7 +366,33 @@ class Receiving:
             return (*before, *decided, *self._lease.closing(view))
 
         self._supersede_ahead()
+        self._end_ahead()
         return self._target.append(entries)
+
+    def _end_ahead(self) -> None:
+        """Say in records of their own where history ends, and where it goes on again, of more
+        commits than one can hold.
+
+        That it ends at a commit which nothing leads to yet changes nothing. It goes on behind one
+        when all of that is said, so that what lies there ends, too.
+        """
+
+        def first(view: LogView) -> tuple[LogEntry, ...]:
+            ends = sorted(self._ends - view.state.shallow)
+            whole = sorted(self._whole & view.state.shallow)
+            if len(ends) + len(whole) <= MOST_ENDED:
+                return ()
+            if len(ends) > MOST_ENDED:
+                return (end_entry(self._options.actor, add=ends[:MOST_ENDED]),)
+            some = whole[: MOST_ENDED - len(ends)]
+            self._pass_fence(view, list(self._continued(some)))
+            going_on = end_entry(self._options.actor, add=ends, remove=some)
+            return (*self.superseded(view), going_on)
+
+        if len(self._ends) + len(self._whole) <= MOST_ENDED:
+            return  # an append that says nothing asks the store, too
+        while self._target.append(first).record is not None:
+            pass
 
     def _supersede_ahead(self) -> None:
         """Say in records of their own what took the place of more placements than one can hold.
@@ -461,13 +487,9 @@ class Receiving:
         """Commits that came without their parents, where history ends here, too; and those whose
         parents came.
         """
-        new = [("add", digest) for digest in sorted(self._ends - view.state.shallow)]
-        new += [("remove", digest) for digest in sorted(self._whole & view.state.shallow)]
-        for start in range(0, len(new), _LEASED_COMMITS):
-            some = new[start : start + _LEASED_COMMITS]
-            add = [digest for what, digest in some if what == "add"]
-            remove = [digest for what, digest in some if what == "remove"]
-            yield end_entry(self._options.actor, add=add, remove=remove)
+        add, remove = self._ends - view.state.shallow, self._whole & view.state.shallow
+        if add or remove:
+            yield end_entry(self._options.actor, add=sorted(add), remove=sorted(remove))
 
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""

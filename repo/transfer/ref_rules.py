@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref
@@ -28,7 +28,8 @@ from tensorrepo.repo.objects.envelope import EnvelopeReader, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean, there_are
 
-_INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
+_INLINE_BYTES: Final = 12 << 10  # of a record's 64 KiB; more go into an object of their own
+_UPDATE_BYTES: Final = 164  # that an update takes beside its ref
 _SIGNED_BYTES: Final = 16 << 10  # of signed tags in a record, beside all else that it may have
 _ENTRY_BYTES: Final = 1 << 10  # that an entry takes beside its signature
 
@@ -170,19 +171,25 @@ def is_descendant(commits: EnvelopeReader, new: Digest, old: Digest) -> bool:
 
 def _refuse_clashes(view: LogView, moves: Sequence[MovedRef]) -> None:
     """A ref cannot be a folder of refs."""
+    made = [move.ref for move in moves if move.old is None and move.new is not None]
+    if not made:
+        return
     gone = {move.ref for move in moves if move.new is None}
     names = {ref for ref in view.state.refs if ref not in gone} | {
         move.ref for move in moves if move.new is not None
     }
-    for move in moves if len(moves) <= _INLINE_UPDATES else ():
-        if move.old is not None or move.new is None:
-            continue
-        inside = next((name for name in names if name.startswith(move.ref + "/")), None)
-        above = next((name for name in names if move.ref.startswith(name + "/")), None)
-        if clash := inside or above:
-            raise ConflictError(
-                f"{describe_ref(move.ref)} cannot exist beside {describe_ref(clash)}"
-            )
+    folders = {folder: name for name in names for folder in _folders(name)}
+    for ref in made:
+        above = next((name for name in _folders(ref) if name in names), None)
+        if clash := folders.get(ref, above):
+            raise ConflictError(f"{describe_ref(ref)} cannot exist beside {describe_ref(clash)}")
+
+
+def _folders(ref: str) -> Iterator[str]:
+    """What a ref lies in, the innermost first."""
+    while "/" in ref:
+        ref = ref.rpartition("/")[0]
+        yield ref
 
 
 def split_moves(
@@ -227,9 +234,11 @@ def entries_of(
             signed.append(LogEntry(txn, "tag", actor, now_ns, note, (update,), signature=text))
         else:
             kinds.setdefault(_kind(move), []).append(update)
+    room = _INLINE_BYTES
     for kind, updates in sorted(kinds.items(), key=lambda item: item[0] != "ref-delete"):
         inline, bulk = tuple(updates), None
-        if len(updates) > _INLINE_UPDATES:
+        room -= sum(len(one.ref.encode()) + _UPDATE_BYTES for one in updates)
+        if room < 0:
             bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
             writer.flush()
             inline = ()

@@ -29,7 +29,7 @@ from tensorrepo.repo.changes.moments import moment_text
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.history.commits import is_ancestor, read_commit
+from tensorrepo.repo.history.commits import contained, read_commit
 from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.checkout import (
@@ -88,13 +88,10 @@ def branch_command(
         raise InvalidInputError("give one of --merged and --no-merged")
     if merged or no_merged:
         tip = session.resolve(name).digest
-        objects = session.repository.objects
-        _list_refs(
-            call,
-            refs.BRANCHES,
-            lambda at: is_ancestor(objects, at, tip) is merged,
-            verbose=verbose,
-        )
+        known = session.repository.log.refresh().state.refs.items()
+        tips = [at for ref, at in known if ref.startswith(refs.BRANCHES)]
+        held = contained(session.repository.objects, tips, tip)
+        _list_refs(call, refs.BRANCHES, lambda at: (at in held) is merged, verbose=verbose)
     elif remotes:
         _list_refs(call, REMOTES, verbose=verbose)
     elif name is None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.ids import Digest
 
 SHOWN_REFS = 10
+SHOWN_EXPIRED = 30  # branches whose rules give up commits
 CUT_OFF: Final = (
     "Nothing that is needed is gone: run `tensorrepo gc` again, which ends what this one began"
 )
@@ -107,7 +108,10 @@ def gc_command(
         stored = repacked.stored_bytes if repacked is not None else 0
         value["compact"] = {"packs": len(worn), "dead_bytes": dead, "stored_bytes": stored}
         value["compact"] |= {"history": asdict(packing)}
-    given_up = (line for each in expired for line in _expiry_lines(each, dry_run=dry_run))
+    shown = expired[:SHOWN_EXPIRED]
+    given_up = [line for each in shown for line in _expiry_lines(each, dry_run=dry_run)]
+    if len(expired) > len(shown):
+        given_up.append(f"and {len(expired) - len(shown):,} more branches: --json names them")
     call.answer(value, *_worn_lines(worn), *given_up, *packing.lines(), *_lines(report))
 
 

@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import RecordTable, Shown, counted
 from tensorrepo.verbs.purge_reach import ReachedNode, lineage_nodes, reached, repeating, texts_in
 
+MOST_SHOWN: Final = 20  # columns, or tensors, that a plan names in lines
 _ELSEWHERE: Final = (
     "clones, mirrors, bundles, exports and checkouts elsewhere, and caches of other machines"
 )
@@ -79,8 +80,7 @@ class PurgePlan(Shown):
     def to_table(self) -> RecordTable:
         """In lines."""
         what = [counted(self.rows, "row")] if self.rows else []
-        what += [f"column {name}" for name in self.columns]
-        what += [f"tensor {name}" for name in self.tensors]
+        what += [*_some("column", self.columns), *_some("tensor", self.tensors)]
         if self.classes:
             what.append(counted(self.classes, "name of a class", "names of classes"))
         lines = [f"erases {', '.join(what) or 'nothing'}"]
@@ -112,6 +112,12 @@ class PurgeReport(Shown):
             return RecordTable(("nothing was purged", *self.plan.to_table().lines))
         done = f"purged {counted(len(self.record.erased), 'object')} by record "
         return RecordTable((f"{done}{self.record.generation}", *self.plan.to_table().lines))
+
+
+def _some(kind: str, names: Sequence[str]) -> list[str]:
+    """The first of some names, and how many more there are."""
+    shown, more = names[:MOST_SHOWN], len(names) - MOST_SHOWN
+    return [f"{kind} {name}" for name in shown] + ([f"{more:,} more {kind}s"] if more > 0 else [])
 
 
 def purge_request(

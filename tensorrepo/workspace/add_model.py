@@ -44,7 +44,7 @@ def add_model(
     source = read_model(request.source, request.format)
     if not (source.tensors or source.files):
         raise InvalidInputError(f"{request.place} holds no tensors: there is nothing to add")
-    base = _base_model(session, request.base)
+    base, size_bytes = _base_model(session, request.base), source.tensor_bytes
     written = save(
         stage,
         request.path,
@@ -57,12 +57,12 @@ def add_model(
             request.path,
         ),
         lineage=_lineage(session, request, source, base),
-        progress=lambda _, done: progress(done, source.tensor_bytes),
+        progress=lambda _, done: progress(done, size_bytes),
     )
     changed = stage.drop_if_unchanged(request.path)
     told = _told(stage.before, written.report, base) if changed else ()
     notes = (*source.notes, *told)
-    return StoredEntry(written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes))
+    return StoredEntry(written.entry, Added(request.path, 0, size_bytes, changed, notes))
 
 
 def _lineage(

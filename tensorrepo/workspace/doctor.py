@@ -271,8 +271,9 @@ def _objects(session: WorkspaceSession) -> _Found:
 
 def _outside(session: WorkspaceSession) -> _Found:
     """Files that datasets were adopted from, of the commit that HEAD or `main` names."""
-    if not session.repository.log.refresh().state.refs:
-        return "ok", "no commits yet", ""
+    refs = session.repository.log.refresh().state.refs
+    if (session.tip() if session.workspace else refs.get("heads/main")) is None:
+        return "ok", "no commits yet", ""  # there may be runs, and other branches
     tree = session.resolve().commit.tree
     entries = (entry for _, entry in session.repository.entries(tree, "datasets/"))
     files = files_in_place(session.repository.objects, entries)

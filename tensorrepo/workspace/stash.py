@@ -32,6 +32,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.workspace.checkout import refuse_links, write_beside
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import (
+    RENEW_SECONDS,
     carried,
     close_lease,
     forget_committed,
@@ -254,14 +255,19 @@ def _sweep(session: WorkspaceSession, stashes: Iterable[Stash]) -> None:
 
 def _renew(session: WorkspaceSession) -> None:
     """Keep the leases of stashes from expiring."""
+    stashes, leases = session.here.stashes(), session.repository.log.refresh().state.leases
     kept = []
-    for stash in session.here.stashes():
+    for stash in stashes:
+        is_young = time.time() - stash.lease_seconds <= RENEW_SECONDS
+        if stash.lease is None or (is_young and stash.lease in leases):
+            kept.append(stash)  # asked of each, the log would be read once for every stash
+            continue
         digests = kept_digests(session, _entries(stash.staging))
-        if stash.lease is None or not digests:
+        if not digests:
             kept.append(stash)
             continue
         since, renewed = stash.staging.generation, stash.lease_seconds
         seconds = hold(session, stash.lease, sorted(digests), since, renewed)
         kept.append(msgspec.structs.replace(stash, lease_seconds=seconds))
-    if kept != session.here.stashes():
+    if kept != stashes:
         session.here.write_stashes(kept)

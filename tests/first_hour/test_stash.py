@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tensorrepo.workspace import stash
 from tests.support.processes.shell import Shell, write_pictures
 
 
@@ -51,6 +52,22 @@ def test_what_was_put_aside_comes_back(changed: Shell) -> None:
     assert [each["path"] for each in status["changed"]] == ["datasets/points.parquet"]
     assert changed("stash", "list") == ""
     assert "nothing is stashed" in changed.fails(3, "stash", "pop")
+
+
+def test_the_log_is_not_asked_for_each_stash_that_was_put_aside_before(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    hold = stash.hold
+    monkeypatch.setattr(stash, "hold", lambda *args: held.append(1) or hold(*args))
+    for at in range(4):
+        (full.folder / "note.txt").write_text(f"{at}")
+        full("add", "note.txt", "--file", f"note{at}")
+        full("stash")
+    assert not held
+    monkeypatch.setattr(stash, "RENEW_SECONDS", -1)
+    full("stash", "drop")
+    assert len(held) == 3
 
 
 def test_nothing_to_stash_ends_with_1(full: Shell) -> None:

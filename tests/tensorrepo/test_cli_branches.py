@@ -43,6 +43,21 @@ def test_renaming_the_current_branch_takes_the_workspace_along(full: Shell) -> N
     assert full.json("status")["branch"] == "trunk"
 
 
+def test_of_branches_whose_rules_give_up_commits_some_are_named(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.cli.keep.SHOWN_EXPIRED", 1)
+    commit_points(full, 3)
+    for name in ("one", "two"):
+        full("branch", name)
+    full("rule", "set", "*", "--history", "1")
+    told = full("gc", "--dry-run")
+    assert "main would keep 1 commit" in told
+    assert "and 2 more branches: --json names them" in told
+    assert "one would keep" not in told
+    assert [each["name"] for each in full.records("branch", "--merged", "v1")] == []
+
+
 def test_undo_of_a_rename_takes_the_workspace_back_to_the_old_name(full: Shell) -> None:
     full("branch", "--rename", "trunk")
     assert "trunk is main again" in full("undo")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
+from tensorrepo.formats.model.write.model_source import ModelSource
 from tests.support.builders.models import stored
 from tests.support.faults.damage import flipped
 from tests.support.processes.shell import Shell
@@ -53,6 +54,20 @@ def test_models_are_listed_and_described(models: Shell) -> None:
     assert "linear" in models("model", "desc", "a", "--nodes")
     graph = models.json("model", "desc", "a", "--nodes")
     assert (graph["source"], len(graph["nodes"])) == ("names", 5)
+
+
+def test_how_much_a_model_holds_is_not_counted_for_each_of_its_tensors(
+    models: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    size = ModelSource.tensor_bytes.fget
+    assert size is not None
+    monkeypatch.setattr(
+        ModelSource, "tensor_bytes", property(lambda source: asked.append(1) or size(source))
+    )
+    np.savez(models.folder / "many.npz", **{f"w{at}": np.zeros(1) for at in range(50)})
+    models("add", "many.npz", "--model", "many")
+    assert len(asked) <= 2
 
 
 def test_a_file_without_tensors_is_no_model(models: Shell) -> None:

@@ -99,6 +99,12 @@ def test_a_repaired_hint_names_the_newest_record(long: Shell) -> None:
     )
 
 
+def test_a_repository_of_runs_alone_is_whole(shell: Shell) -> None:
+    with shell.repository().run("exp", params={"lr": 1}):
+        pass
+    assert set(levels(shell).values()) == {"ok"}
+
+
 def test_an_empty_log_needs_no_repair(shell: Shell) -> None:
     assert "nothing to repair" in shell("doctor", "--repair")
 

@@ -235,6 +235,21 @@ def test_cat_tells_what_was_purged(shell: Shell) -> None:
     assert f"row {row}" in shell.fails(3, "sql", f"FROM points WHERE row_id = '{row}'")
 
 
+def test_a_purge_of_more_names_than_a_record_holds_is_refused_whole(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.repo.changes.purge.MOST_NAMES_BYTES", 30)
+    monkeypatch.setattr("tensorrepo.verbs.purge.MOST_SHOWN", 0)
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "First")
+    words = ("purge", "points", "--column", "label")
+    told = shell.fails(2, *words, "-m", "never agreed to", "--yes")
+    assert "names 1 columns or tensors" in told
+    assert "Purge some of them after the others" in told
+    assert "label" in shell("cat", "points")
+    assert "erases 1 more columns" in shell(*words, "--dry-run")
+
+
 def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     repo: tr.Repository, tmp_path: Path
 ) -> None:

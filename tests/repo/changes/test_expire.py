@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tensorrepo.repo.changes import expire as expiring
 from tensorrepo.repo.changes import refs, rules
 from tensorrepo.repo.changes.expire import expire, expire_kept, parse_keep, plan_expiry, plan_kept
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
@@ -109,6 +112,29 @@ def test_rules_of_branches_say_what_a_collection_gives_up() -> None:
     ]
     assert {end for each in done for end in each.ends} == {commits[2]}
     assert plan_kept(repository, now_ns=NOW_NS) == ()
+
+
+def test_what_many_branches_give_up_is_found_by_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, commits = aged(*range(30))
+    names = [f"team/{at}" for at in range(20)]
+    for name in names:
+        refs.create_branch(repository, name, commits[20], actor=ADA)
+    rules.set_rule(repository, BranchRule("team/*", keep=KeepRule(newest=5)), actor=ADA)
+    walked: list[int] = []
+    walks = expiring.walk
+
+    def counted(*args: Any) -> Any:
+        for each in walks(*args):
+            walked.append(1)
+            yield each
+
+    monkeypatch.setattr(expiring, "walk", counted)
+    planned = plan_kept(repository, now_ns=NOW_NS)
+    assert [(each.branch, each.kept, each.ends) for each in planned] == [
+        (name, 5, (commits[16],)) for name in sorted(names)
+    ]
+    assert planned[0].shortens == ("heads/main", *(f"heads/{name}" for name in sorted(names)[1:]))
+    assert len(walked) <= 21 + 30
 
 
 def test_a_rule_of_what_is_kept_makes_older_clients_read_only_and_stands_beside_others() -> None:

@@ -46,6 +46,15 @@ def collect(repository: RepositoryCore) -> None:
     delete(repository, condemn(repository, release=retained))
 
 
+def test_history_ends_at_more_commits_than_a_record_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorrepo.repo.changes.shallow.MOST_ENDED", 2)
+    repository, made = with_history("one", "two", "three", "four", "five", "six")
+    before = repository.log.refresh().generation
+    end_history(repository, made[1:], actor=ADA)
+    view = repository.log.refresh()
+    assert (view.state.shallow, view.generation) == ({*made[1:]}, before + 3)
+
+
 def test_every_walk_ends_at_a_shallow_commit() -> None:
     repository, (one, two, three) = with_history("one", "two", "three")
     end_history(repository, [two], actor=ADA)

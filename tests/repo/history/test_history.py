@@ -14,7 +14,9 @@ from tensorrepo.repo.history.commits import (
     Commit,
     ahead_behind,
     best_common,
+    contained,
     is_ancestor,
+    is_contained,
     read_commit,
     some_changed,
     touches,
@@ -128,6 +130,21 @@ def test_an_ancestor_is_whatever_the_descendant_contains(drawn) -> None:
     graph, a, b = drawn
     found = is_ancestor(graph.objects, graph.digests[a], graph.digests[b])
     assert found == (a in graph.ancestors[b])
+    held = contained(graph.objects, graph.digests, graph.digests[b])
+    assert graph.numbers(held) == graph.ancestors[b]
+
+
+def test_many_refs_are_asked_by_one_walk() -> None:
+    line = [[], *([number] for number in range(100))]
+    graph = build([*line, *([99] for _ in range(50))])
+    old, tips = graph.digests[0], graph.digests[101:]
+    graph.objects.reads.clear()
+    assert is_contained(graph.objects, graph.digests[99], tips)
+    assert len(graph.objects.reads) <= 3, "the first of them leads there"
+    assert is_contained(graph.objects, old, tips)
+    assert not is_contained(graph.objects, graph.digests[100], tips)
+    assert contained(graph.objects, [old, *tips], graph.digests[100]) == {old}
+    assert len(graph.objects.reads) <= 2 * 101 + 3 * 51
 
 
 @given(graphs_and_two())

@@ -21,6 +21,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.transfer import receive
 from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
@@ -243,6 +244,26 @@ def test_what_a_collection_takes_of_an_older_history_is_stored_again(
     fetch(HistorySource.of(origin), target, "origin", options, unshallow=True)
     assert files_at(target, made[0]) == {"files/n": b"0"}
     verify(target.backend)
+
+
+def test_of_many_commits_at_which_history_ends_each_record_names_some(
+    shallow: tuple[RepositoryCore, RepositoryCore, list[Digest]],
+    options: TransferOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receive, "MOST_ENDED", 1)
+    origin, deeper, made = shallow
+    here, before = new_repository(), deeper.log.refresh().generation
+    clone(HistorySource.of(origin), here, "origin", options, depth=1)
+    assert (here.log.refresh().generation, here.log.refresh().state.shallow) == (2, {*made[3:]})
+    here = open_repository(here.backend, drivers={})
+    fetch(HistorySource.of(origin), here, "origin", options, depth=2)
+    assert here.log.refresh().state.shallow == {made[2]}
+    verify(here.backend)
+    fetch(HistorySource.of(origin), deeper, "origin", options, unshallow=True)
+    view = deeper.log.refresh()
+    assert (view.state.shallow, view.generation) == (frozenset(), before + 2)
+    verify(deeper.backend)
 
 
 def test_a_shallow_history_stays_one_at_another_receiver(options: TransferOptions) -> None:

@@ -316,11 +316,17 @@ def test_a_commit_whose_links_lie_is_refused(options: TransferOptions) -> None:
     assert not here.log.refresh().state.refs
 
 
-def test_a_repository_with_many_branches_is_pushed_in_one_record(options: TransferOptions) -> None:
+@pytest.mark.parametrize(("many", "length"), [(400, 1), (140, 500)])
+def test_a_repository_with_many_branches_is_pushed_in_one_record(
+    options: TransferOptions, many: int, length: int
+) -> None:
     here, target = new_repository(), new_repository()
     tip = commit_files(here, FILES).digest
-    names = [f"b{number}" for number in range(400)]
+    folder = "/".join(["b" * min(length, 250)] * (length // 250 + 1))
+    names = [f"{folder}/{number}" for number in range(many)]
     push(here, target, [f"main:{name}" for name in names], options)
     view = target.log.refresh()
     assert view.generation == 1
     assert view.state.refs == {f"heads/{name}": tip for name in names}
+    with pytest.raises(ConflictError, match="cannot exist beside"):
+        push(here, target, [f"main:{folder}", *(f"main:new/{name}" for name in names)], options)
