@@ -130,6 +130,8 @@ class Client:
             outcome = "died"
         except Error as error:
             outcome = f"refused: {error.kind}"
+            if isinstance(error, CommitExpired):
+                self.desk.check(open_repository(self.store.inner, drivers={}))
         if self.store.life.dead:  # somebody else is born in its place
             self.store.life.dead, self.repository, self.desk.repository = False, None, None
             self.store.silent = 0

@@ -18,7 +18,7 @@ from tensorrepo.repo.changes.leases import close_leases, open_lease
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
-from tensorrepo.repo.errors import CommitExpired, NotFoundError
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.trees import Entry, lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
@@ -81,20 +81,15 @@ class Desk:
 
     def commit_staged(self) -> tuple[LandedCommit | None, dict[str, bytes]]:
         """The commit, and what it changed."""
-        session = self.session
-        staging = self.workspace.staging()
+        session, staging = self.session, self.workspace.staging()
         objects = session.repository.objects
-        try:
-            before = tree_of(objects, staging.base)
-            changed = {
-                path: bytes(objects.get(staged.entry.digest).payload)
-                for path, staged in staging.entries.items()
-                if staged.entry is not None and staged.entry != lookup(objects, before, path)
-            }
-            return commit_staged(session, "staged").made, changed
-        except (CommitExpired, NotFoundError):
-            self.check(open_repository(self.store.inner, drivers={}))
-            raise
+        before = tree_of(objects, staging.base)
+        changed = {
+            path: bytes(objects.get(staged.entry.digest).payload)
+            for path, staged in staging.entries.items()
+            if staged.entry is not None and staged.entry != lookup(objects, before, path)
+        }
+        return commit_staged(session, "staged").made, changed
 
     def unstage(self) -> None:
         if self.workspace.staging().entries:
@@ -136,18 +131,14 @@ class Desk:
             return None, {}
         part = self.chance.choice(self.parts)
         path = f"files/{self.store.name}/part"
-        try:
-            with begin(self.session.repository, branch) as transaction:
-                # Of a dataset no more is asked than where it begins.
-                stored = cast(StoredDataset, part)
-                secure_chunks(transaction.objects, [(RowsPart(part.lease, part.digest, 1), stored)])
-                entry = Entry(Kind.BLOB, part.chunk)
-                changed = {path: part.content} if transaction.entry(path) != entry else {}
-                transaction.stage(path, entry)
-                made = transaction.commit("part", author=self.author)
-        except (CommitExpired, NotFoundError):
-            self.check(open_repository(self.store.inner, drivers={}))
-            raise
+        with begin(self.session.repository, branch) as transaction:
+            # Of a dataset no more is asked than where it begins.
+            stored = cast(StoredDataset, part)
+            secure_chunks(transaction.objects, [(RowsPart(part.lease, part.digest, 1), stored)])
+            entry = Entry(Kind.BLOB, part.chunk)
+            changed = {path: part.content} if transaction.entry(path) != entry else {}
+            transaction.stage(path, entry)
+            made = transaction.commit("part", author=self.author)
         self.parts.remove(part)
         self.done_with.append(part.lease)
         return made, changed
