@@ -7,9 +7,10 @@ from functools import partial
 
 import pytest
 
-from tensorrepo.repo.changes import gc_fence, gc_packs
+from tensorrepo.repo.changes import gc_fence, gc_packs, leases
 from tensorrepo.repo.changes.transaction import CommitAttempt
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.workspace import staging
 from tests.support.effort import soaking
 from tests.support.servers.sql_logs import in_sql, log_url
 from tests.support.simulation.clients import ACTIONS
@@ -17,6 +18,7 @@ from tests.support.simulation.run import Simulated, simulate
 from tests.support.simulation.store import READ_FAULTS, WRITE_FAULTS
 
 pytestmark = pytest.mark.long
+SHARES = 8
 
 
 def simulated(seed: int, actions: int) -> Simulated:
@@ -44,11 +46,14 @@ def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
 @pytest.mark.parametrize(
     ("fence", "name", "seeds"),
     [
-        (gc_fence, "secure_commit", range(6, 26)),  # the first one does it; others are in reserve
+        # The first seed of each does it; others are in reserve.
+        (gc_fence, "secure_commit", range(5, 25)),
+        (leases, "secure_kept", range(2, 22)),
+        (staging, "secure_kept", range(29, 60)),
         pytest.param(CommitAttempt, "_pass_fence", range(300), marks=pytest.mark.soak),
     ],
 )
-def test_some_order_catches_who_names_a_commit_without_the_fence(
+def test_some_order_catches_who_names_a_commit_or_opens_a_lease_without_the_fence(
     fence: object, name: str, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, name, lambda *_: None)
@@ -61,7 +66,7 @@ def test_some_order_catches_who_forgets_what_lies_in_packs_alone(
 ) -> None:
     monkeypatch.setattr(gc_packs._Packing, "_is_buried", lambda *_: True)
     with pytest.raises((AssertionError, NotFoundError)):
-        all(simulated(seed, 300) for seed in range(4, 9))
+        all(simulated(seed, 300) for seed in range(5))
 
 
 @pytest.mark.timeout(3600)
@@ -76,6 +81,7 @@ def test_nor_where_the_log_is_in_a_database(kind: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_so_it_is_at_length() -> None:
-    for seed in range(2000):
+@pytest.mark.parametrize("share", range(SHARES))
+def test_so_it_is_at_length(share: int) -> None:
+    for seed in range(share, 2000, SHARES):
         simulated(seed, 300)

@@ -1,4 +1,4 @@
-"""Plays the events of `model_collection` to the real code.
+"""Plays the events of `collection` to the real code.
 
 The model says what happens when; here it happens to transactions, a log and a collector. What a
 writer does at once between reading the head and creating its record, another may interrupt: the
@@ -8,21 +8,30 @@ race is lost then, and the fence is passed anew.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_fence, refs
+from tensorrepo.repo.changes.leases import close_leases, open_lease
 from tensorrepo.repo.changes.repository import open_repository
-from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import CommitExpired, ConflictError
+from tensorrepo.repo.changes.transaction import LandedCommit, begin
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.staging import LEASE_SECONDS, hold
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, new_repository
 from tests.support.faults.backends import WrappedBackend
-from tests.support.reference.collection import Event, Setting
+from tests.support.reference.collection import LEASING, Event, Setting
 from tests.support.reference.collector import collect_late, delete
 
 TRIES = 4
@@ -31,6 +40,10 @@ RACES = 0.4  # share of commits whose first record comes too late
 
 def put_content(objects: ObjectSink) -> Digest:
     return objects.put(Kind.BLOB, b"X" * 100).digest
+
+
+def put_page(objects: ObjectSink, manifest: Digest) -> Digest:
+    return objects.put(Kind.MODEL, b"T" * 100, [manifest]).digest
 
 
 def put_manifest(objects: ObjectSink, content: Digest) -> Digest:
@@ -61,6 +74,21 @@ class RealWriter:
         self.has_bytes = has_bytes
         self.backend = Interrupted(world.backend)
         self.handle = open_repository(self.backend, drivers={})
+
+    def play(self, event: Event) -> None:
+        match event.kind:
+            case "pin":
+                self.pin()
+            case "reuse" | "adopt" | "put":
+                try:
+                    self.put(reuse=event.kind == "reuse")
+                except CommitExpired:
+                    assert not self.world.is_whole()
+            case "commit" | "expire":
+                if self.world.chance.random() < RACES:
+                    self.backend.before_record = self.world.collect
+                self.commit()
+                verify(self.world.backend)
 
     def pin(self) -> None:
         self.view = self.handle.log.refresh()
@@ -107,14 +135,155 @@ class RealWriter:
         self.transaction = begin(self.handle, self.branch, pin=self.view)
 
 
+class RealHolder:
+    """L, P and T of the model: holds a lease on what it put, and commits by that alone.
+
+    What it is refused, it adds again, as a user would.
+    """
+
+    def __init__(self, world: Replay, number: int, kind: str) -> None:
+        self.world = world
+        self.kind = kind
+        self.path = f"models/m{number}"
+        self.lease = f"lease-{number}"
+        self.branch = world.chance.choice(["main", f"own-{number}"])
+        self.backend = Interrupted(world.backend)
+        self.handle = open_repository(self.backend, drivers={})
+        # To hold a lease no more is asked of a session.
+        session = SimpleNamespace(repository=self.handle, author=lambda: ADA)
+        self.session = cast(WorkspaceSession, session)
+        self.unsure: list[Digest] = []  # what a commit has yet to adopt
+
+    def play(self, event: Event) -> None:
+        match event.kind:
+            case "pin":
+                self.pin()
+            case "reuse" | "adopt" | "put":
+                self.put(reuse=event.kind == "reuse")
+            case "page":
+                self.page()
+            case "open":
+                self._race()
+                self.keep()
+                verify(self.world.backend)
+            case "begin":
+                self.begin()
+            case "secure":
+                self.secure()
+            case "commit":
+                self._race()
+                self.commit()
+                verify(self.world.backend)
+            case "close":
+                close_leases(self.handle, [self.lease], holder=ADA)
+
+    def _race(self) -> None:
+        if self.world.chance.random() < RACES:
+            self.backend.before_record = self.world.collect
+
+    def pin(self) -> None:
+        self.view = self.handle.log.refresh()
+        self.writer = ObjectWriter(self.handle.objects, self.view.state.graves)
+        self.put_so_far = 0
+
+    def put(self, *, reuse: bool) -> None:
+        """The next object: content first, then the manifest."""
+        if not (reuse and "heads/main" in self.view.state.refs):
+            if self.put_so_far:
+                put_manifest(self.writer, self.world.wanted[0])
+            else:
+                put_content(self.writer)
+            self.writer.flush()
+        self.put_so_far += 1
+        self.named = self.world.wanted[-1]
+
+    def page(self) -> None:
+        """What the lease will name instead, put under the label of now."""
+        writer = ObjectWriter(self.handle.objects, self.handle.log.refresh().state.graves)
+        try:
+            self.named = put_page(writer, self.world.wanted[-1])
+        except NotFoundError:
+            assert not self.world.is_whole()
+            self._add()
+        writer.flush()
+
+    def keep(self) -> None:
+        """Open the lease, or renew it."""
+        for _ in range(TRIES):
+            try:
+                self._keep()
+            except CommitExpired:
+                self._add()
+            else:
+                return
+        raise AssertionError(f"{self.lease} is refused although the bytes are there")
+
+    def _keep(self) -> None:
+        since = self.view.generation
+        if self.kind == "P":
+            told = partial(open_lease, holder=ADA, note="part", seconds=60)
+            told(self.handle, self.lease, [self.named], since=since)
+        else:
+            hold(self.session, self.lease, [self.named], since, 0.0)
+
+    def _add(self) -> None:
+        """Put all of it, once more."""
+        self.pin()
+        for _ in self.world.wanted:
+            self.put(reuse=False)
+        if self.kind == "T":
+            self.page()
+
+    def begin(self) -> None:
+        """Another process, which has no bytes."""
+        self.transaction = begin(self.handle, self.branch)
+        self.unsure = [*self.world.wanted] if self.kind == "P" else []
+
+    def secure(self) -> None:
+        """Adopt the next object of a part. What is gone is told of when it is committed."""
+        with suppress(CommitExpired):
+            self._secure(1)
+
+    def _secure(self, count: int) -> None:
+        for name in self.unsure[:count]:
+            tx = self.transaction
+            gc_fence.store_again(tx.objects, [name], tx.pin.state.graves, self.path)
+            self.unsure.remove(name)
+
+    def commit(self) -> None:
+        """Until it is done: who holds a lease that did not run out is never refused."""
+        for _ in range(TRIES):
+            try:
+                self._secure(len(self.unsure))
+                assert self._commit()
+            except ConflictError:  # the branch is gone
+                self.begin()
+            except CommitExpired:
+                assert self.world.lapsed, f"{self.path} is refused although a lease keeps it"
+                self._add()
+                self.keep()
+                self.begin()
+            else:
+                return
+        raise AssertionError(f"{self.path} is refused although the bytes are there")
+
+    def _commit(self) -> LandedCommit | None:
+        closes, since = (None, None) if self.kind == "P" else (self.lease, self.view.generation)
+        self.transaction.stage(self.path, Entry(Kind.MODEL, self.world.wanted[-1]), since=since)
+        clock = self.world.tick
+        return self.transaction.commit("commit", author=ADA, closes_lease=closes, clock=clock)
+
+
 class Replay:
     """The real world, as far as the events have brought it."""
 
     def __init__(self, setting: Setting, chance: random.Random) -> None:
         self.chance = chance
-        self.backend = MemoryBackend()
+        # To the store every lease has run out: those are closed that the model says.
+        self.backend = MemoryBackend(clock=lambda: time.time() + 2 * LEASE_SECONDS)
         self.repository = new_repository(self.backend)
         self.now = 0
+        self.lapsed = False
         self.condemned: list[str] = []
         self.listed: list[str] = []
         first = begin(self.repository, "main")
@@ -127,7 +296,9 @@ class Replay:
         else:
             first.objects.flush()
         self.writers = [
-            RealWriter(self, number, has_bytes=kind == "S")
+            RealHolder(self, number, kind)
+            if kind in LEASING
+            else RealWriter(self, number, has_bytes=kind == "S")
             for number, kind in enumerate(setting.writers)
         ]
 
@@ -137,17 +308,7 @@ class Replay:
         return self.now
 
     def play(self, event: Event) -> None:
-        writer = self.writers[event.who]
         match event.kind:
-            case "pin":
-                writer.pin()
-            case "reuse" | "adopt" | "put":
-                self._put(writer, event)
-            case "commit" | "expire":
-                if self.chance.random() < RACES:
-                    writer.backend.before_record = self.collect
-                writer.commit()
-                verify(self.backend)
             case "list":
                 self.listed = self._objects()
             case "condemn":
@@ -158,12 +319,11 @@ class Replay:
             case "drop":
                 for ref in self.repository.log.refresh().state.refs:
                     refs.delete_ref(self.repository, ref, actor=ADA)
-
-    def _put(self, writer: RealWriter, event: Event) -> None:
-        try:
-            writer.put(reuse=event.kind == "reuse")
-        except CommitExpired:
-            assert not self.is_whole()
+            case "lapse":
+                self.lapsed = True
+                collect_late(self.backend, [], close_leases=True)
+            case _ if event.who >= 0:
+                self.writers[event.who].play(event)
 
     def finish(self) -> None:
         """Every deletion that was ever allowed lands, once more."""

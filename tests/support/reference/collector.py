@@ -107,12 +107,17 @@ class LateDeletions(WrappedBackend):
 
 
 def collect_late(
-    backend: Backend, listed: Iterable[str] | None = None, *, release: bool = True
+    backend: Backend,
+    listed: Iterable[str] | None = None,
+    *,
+    release: bool = True,
+    close_leases: bool = False,
 ) -> list[str]:
     """A whole collection by the real code, after a listing of before; gives what it may delete."""
     seen = (stored.key for stored in backend.list("objects/")) if listed is None else listed
     late = LateDeletions(backend, seen)
-    rules = CollectionRules(grace_seconds=0, retention_seconds=0 if release else 1e9)
+    retained = 0.0 if release else 1e9
+    rules = CollectionRules(0, retained, close_leases)
     collect_garbage(open_repository(late, drivers={}), actor=COLLECTOR, rules=rules)
     return late.deleted
 

@@ -30,14 +30,14 @@ from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.exchange import TransferReport, clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
-from tests.support.builders.histories import extend_history
+from tests.support.builders.histories import extend_history, verify
 from tests.support.builders.repositories import files_at, new_repository, stage_files
 from tests.support.faults.backends import Crash
+from tests.support.simulation.desks import Desk
 from tests.support.simulation.store import FaultyStore
 from tests.support.simulation.world import Actor
 
 BRANCHES = ("main", "main", "main", "a", "b")
-CONTENTS = 8  # that everybody writes again and again
 ERASED = b"erased"  # what stands for a secret that was purged
 AT_HOME = frozenset(
     ["commit_at_home", "fetch", "clone", "collect_at_home"]
@@ -47,7 +47,9 @@ ACTIONS = {  # and how often each is chosen
     "commit": 6, "late_commit": 1, "read": 2, "merge": 1, "revert": 1, "branch": 1, "tag": 1,
     "reset": 1, "undo": 1, "redo": 1, "delete": 1, "collect": 1, "settle": 1, "expire": 1, "end": 1,
     "commit_secret": 2, "purge": 1, "extend": 1, "clone": 1, "commit_at_home": 2, "push": 2,
-    "fetch": 2, "collect_at_home": 1, "pack": 2,
+    "fetch": 2, "collect_at_home": 1, "pack": 2, "stage": 2, "commit_staged": 2, "unstage": 2,
+    "stash": 1, "unstash": 1, "drop_stash": 1, "write_part": 2, "commit_part": 2,
+    "release_parts": 1,
 }  # fmt: skip
 
 
@@ -86,11 +88,13 @@ class Told:
 class Client:
     """Does one thing after another; whatever fails, it goes on.
 
-    It has a repository of its own, too: a copy, from which it pushes and into which it fetches.
+    It has a repository of its own, too: a copy, from which it pushes and into which it fetches; and
+    a desk in `folder`, for what leases keep.
     """
 
-    def __init__(self, actor: Actor, store: FaultyStore, actions: int) -> None:
+    def __init__(self, actor: Actor, store: FaultyStore, actions: int, folder: Path) -> None:
         self.actor = actor
+        self.desk = Desk(folder, store, f"{actor.name} <a@example.org>")
         self.store = store
         self.actions = actions
         self.told: list[Told] = []
@@ -126,8 +130,10 @@ class Client:
             outcome = "died"
         except Error as error:
             outcome = f"refused: {error.kind}"
+            if isinstance(error, CommitExpired):
+                self.desk.check(open_repository(self.store.inner, drivers={}))
         if self.store.life.dead:  # somebody else is born in its place
-            self.store.life.dead, self.repository = False, None
+            self.store.life.dead, self.repository, self.desk.repository = False, None, None
             self.store.silent = 0
             outcome = "died" if outcome != "unknown" else outcome
         name = action.__name__
@@ -153,8 +159,7 @@ class Client:
     def commit(self, *, late: bool = False) -> LandedCommit | None:
         number, chance = self.store.name, self.chance
         self.files = {
-            f"files/{number}/{name}": b"%d" % chance.randrange(CONTENTS) * 50
-            for name in chance.sample("abcd", 2)
+            f"files/{number}/{name}": self.desk.content() for name in chance.sample("abcd", 2)
         }
         with begin(self.opened, chance.choice(BRANCHES)) as transaction:
             before = {path: transaction.entry(path) for path in self.files}
@@ -270,8 +275,15 @@ class Client:
 
     def collect(self) -> None:
         spared = self.chance.choice([0.0, 0.0, 20.0])
-        rules = CollectionRules(grace_seconds=spared, retention_seconds=spared)
-        collect_garbage(self.opened, actor=self._author(), rules=rules)
+        rules = CollectionRules(spared, spared, close_leases=self.chance.random() < 0.5)
+        try:
+            collect_garbage(self.opened, actor=self._author(), rules=rules)
+        except NotFoundError as error:
+            try:
+                verify(self.store.inner)
+            except NotFoundError as gone:
+                raise AssertionError(f"a root leads to what is gone: {gone}") from error
+            raise
 
     def pack(self) -> None:
         """History goes into packs, also what was committed a moment ago."""
@@ -297,7 +309,7 @@ class Client:
 
     def commit_at_home(self) -> None:
         chance, home = self.chance, self.home
-        files = {f"files/home/{chance.choice('abc')}": b"%d" % chance.randrange(CONTENTS) * 50}
+        files = {f"files/home/{chance.choice('abc')}": self.desk.content()}
         with begin(home, "main") as transaction:
             stage_files(transaction, {**files, f"files/{self.store.name}": chance.randbytes(4)})
             transaction.commit("change", author=self._author(), clock=self.clock)
@@ -344,6 +356,35 @@ class Client:
         outcome = resolve(repository.log, told.unknown, told.generation, settle=True)
         if outcome != "unknown":
             self.resolved.append((told.unknown, outcome))
+
+    def stage(self) -> None:
+        self.desk.stage()
+
+    def commit_staged(self) -> LandedCommit | None:
+        made, self.files = self.desk.commit_staged()
+        return made
+
+    def unstage(self) -> None:
+        self.desk.unstage()
+
+    def stash(self) -> None:
+        self.desk.stash()
+
+    def unstash(self) -> None:
+        self.desk.unstash()
+
+    def drop_stash(self) -> None:
+        self.desk.drop_stash()
+
+    def write_part(self) -> None:
+        self.desk.write_part()
+
+    def commit_part(self) -> LandedCommit | None:
+        made, self.files = self.desk.commit_part(self.chance.choice(BRANCHES))
+        return made
+
+    def release_parts(self) -> None:
+        self.desk.release_parts()
 
     def _some(self) -> Digest:
         seen = self.seen()

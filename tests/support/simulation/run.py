@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -56,6 +58,18 @@ def simulate(
         skew: whether the clocks of clients and store are wrong by up to a day.
         placed: gives a store another log, such as one in a database.
     """
+    with TemporaryDirectory(prefix="tensorrepo-simulation-") as folder:
+        return _simulate(seed, actions, clients, skew, placed, Path(folder))
+
+
+def _simulate(
+    seed: int,
+    actions: int,
+    clients: int,
+    skew: bool,
+    placed: Callable[[Backend], Backend],
+    folder: Path,
+) -> Simulated:
     world, rates = World(seed), RATES[seed % len(RATES)]
 
     def skewed() -> float:
@@ -70,6 +84,7 @@ def simulate(
                 Actor(f"c{number}", skewed()),
                 FaultyStore(backend, world, f"c{number}", rates),
                 actions // clients,
+                folder / f"c{number}",
             )
             for number in range(clients)
         ]
@@ -107,6 +122,8 @@ def check(backend: Backend, world: World, clients: list[Client]) -> None:
     for client in clients:
         check_told(client, landed)
     check_whole(fresh)
+    for client in clients:
+        client.desk.check(fresh)
     check_commits(fresh, clients)
     check_purges(fresh, world, clients)
     for home in (home for client in clients for home in client.homes):

@@ -15,24 +15,29 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+from tensorrepo.formats.dataset import parts
 from tensorrepo.repo.changes import (
     fsck,
     gc_collect,
     gc_marks,
     gc_packs,
+    leases,
     purge,
     refs,
     rules,
     shallow,
 )
+from tensorrepo.repo.changes.transaction import CommitTransaction
 from tensorrepo.repo.log import append as appending
 from tensorrepo.repo.log import log_slots
 from tensorrepo.repo.threads import ordered_map
 from tensorrepo.repo.transfer import difference, receive, ref_rules
+from tensorrepo.workspace import staging, stash
 
 BEGINNING_SECONDS = 1_700_000_000.0
 STEP_SECONDS = 0.01  # that an operation takes, on average
 LEASE_SECONDS = 0.2  # a transfer that takes longer has a lease
+STAGED_SECONDS, RENEWED_SECONDS = 20, 5  # of a lease on what is staged; of one that is not renewed
 MOST_TABLES = 2  # of graves, before some are merged
 SWITCHING = 0.3  # chance of another client's turn before an operation
 
@@ -192,13 +197,19 @@ def simulated(world: World) -> Iterator[None]:
     defaults = appending.append.__kwdefaults__
     waits = {"sleep": world.sleep, "clock": clock.monotonic, "rng": world.chance}
     with ExitStack() as stack:
-        for module in (refs, rules, shallow, purge, gc_collect, appending, receive, ref_rules):
+        for module in (refs, rules, shallow, purge, gc_collect, appending, receive, ref_rules,
+                       staging, stash):  # fmt: skip
             stack.enter_context(patch.object(module, "time", clock))
-        for module in (log_slots, gc_marks, gc_collect, gc_packs, fsck, difference, receive):
+        for function in (CommitTransaction.commit, leases.open_lease, leases.close_leases):
+            told = {"clock": clock.time_ns}
+            stack.enter_context(patch.dict(function.__kwdefaults__, told))
+        for module in (log_slots, gc_marks, gc_collect, gc_packs, fsck, difference, receive, parts):
             stack.enter_context(patch.object(module, "ordered_map", _one_by_one))
         stack.enter_context(patch.object(receive, "OrderedMap", _MapInOrder))
         # Operations take 10 ms here: so some transfers are long enough for a lease.
         stack.enter_context(patch.object(receive, "_LEASE_SECONDS", LEASE_SECONDS))
+        stack.enter_context(patch.object(staging, "LEASE_SECONDS", STAGED_SECONDS))
+        stack.enter_context(patch.object(staging, "RENEW_SECONDS", RENEWED_SECONDS))
         stack.enter_context(patch.object(gc_collect, "MOST_TABLES", MOST_TABLES))
         stack.enter_context(patch.object(secrets, "token_hex", world.token))
         stack.enter_context(patch.dict(defaults, waits))
