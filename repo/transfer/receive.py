@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import struct
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -32,12 +33,13 @@ from tensorrepo.repo.changes.shallow import MOST_ENDED, end_entry
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
+    CorruptError,
     NotFoundError,
     PermissionDenied,
     UnsupportedError,
 )
 from tensorrepo.repo.history.commits import decode_commit, walk
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import (
@@ -74,6 +76,8 @@ _BATCH_OBJECTS: Final = 20_000
 _LEASE_SECONDS: Final = 60.0  # a shorter transfer needs none
 _LEASE_EXPIRES_NS: Final = 14 * 86400 * 10**9
 _LEASED_COMMITS: Final = 500  # a record has 64 KiB
+MOST_LISTED: Final = 200  # lists of erased rows that a purge names, beside much else
+_ROW_RUN: Final = struct.Struct("<QII")  # fragment, first row, rows
 _TRIES: Final = 3
 
 
@@ -582,17 +586,35 @@ class Receiving:
         ]
         bulk = self._writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
         lists = [digest for digest, record in source.purged_rows.items() if record in records]
-        for digest in lists:
-            self._writer.put(Kind.BLOB, self._source.objects.get(digest).payload)
+        rows = sorted({self._writer.put(Kind.BLOB, each).digest for each in self._joined(lists)})
         self._writer.flush()
-        columns = {path: dict(each) for path, each in source.purged_columns.items()}
-        data = {"columns": columns, "rows": sorted(lists)}
+        columns = {
+            path: dict(each.items() - state.purged_columns.get(path, {}).items())
+            for path, each in source.purged_columns.items()
+        }
+        data = {"columns": {path: each for path, each in columns.items() if each}, "rows": rows}
         txn, actor, note = (
             secrets.token_hex(16),
             self._options.actor,
             f"purged in {self._source.id}",
         )
         return LogEntry(txn, "purge", actor, time.time_ns(), note, bulk=bulk, data=data)
+
+    def _joined(self, lists: Sequence[Digest]) -> Iterator[bytes]:
+        """The lists of erased rows; of more than a record names several are one."""
+        together = -(-len(lists) // MOST_LISTED)
+        for at in range(0, len(lists), max(together, 1)):
+            payloads = [self._source.objects.get(each).payload for each in lists[at:][:together]]
+            yield bytes(payloads[0]) if len(payloads) == 1 else _joined_runs(payloads)
+
+
+def _joined_runs(lists: Iterable[Buffer]) -> bytes:
+    """One list of erased rows for several, sorted; see `docs/spec/log.md`."""
+    try:
+        runs = {run for each in lists for run in _ROW_RUN.iter_unpack(each)}
+    except struct.error as error:
+        raise CorruptError(f"a list of erased rows is none: {error}") from error
+    return b"".join(_ROW_RUN.pack(*run) for run in sorted(runs))
 
 
 @dataclass(slots=True)

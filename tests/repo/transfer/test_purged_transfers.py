@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,11 @@ from tests.support.faults.backends import Crash
 SECRET = b"secret" * 100
 
 
-def purge(repository: RepositoryCore, content: bytes) -> Digest:
+def purge(repository: RepositoryCore, content: bytes, rows: bytes = b"") -> Digest:
     old = encode_object(Kind.BLOB, content).link.digest
 
     def rewrite(_: LogView, writer: ObjectWriter) -> Twins:
-        return Twins({old: writer.put(Kind.BLOB, b"erased").digest}, {}, frozenset())
+        return Twins({old: writer.put(Kind.BLOB, b"erased" + rows).digest}, {}, frozenset(), rows)
 
     append_purge(repository, rewrite, actor=ADA, reason="asked")
     collect_garbage(repository, actor=ADA, rules=CollectionRules(grace_seconds=0.0))
@@ -115,3 +116,23 @@ def test_two_objects_with_one_twin_of_which_the_receiver_has_one(tmp_path: Path)
         "files/b": b"erased",
     }  # an origin erases nothing
     assert [*check_objects(home.objects, state, ObjectTotals(), deep=True)] == []
+
+
+def test_more_lists_of_erased_rows_than_a_record_names_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "MOST_LISTED", 2)
+    origin, runs = new_repository(), [struct.pack("<QII", 9 - at, at, 1) for at in range(5)]
+    for at, run in enumerate(runs):
+        commit_files(origin, {"files/a": b"secret %d" % at})
+        purge(origin, b"secret %d" % at, rows=run)
+    here = new_repository()
+    clone(HistorySource.of(origin), here, "origin", TransferOptions(ADA, tmp_path))
+    known = here.log.refresh().state.purged_rows
+    lists = [[*struct.iter_unpack("<QII", here.objects.get(each).payload)] for each in known]
+    assert len(lists) == 2
+    assert all(each == sorted(each) for each in lists)
+    assert {run for each in lists for run in each} == {struct.unpack("<QII", run) for run in runs}
+    onward = new_repository()
+    clone(HistorySource.of(here), onward, "origin", TransferOptions(ADA, tmp_path))
+    assert onward.log.refresh().state.purged_rows.keys() == known.keys()
