@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from tensorrepo.verbs.purge import plan_purge, purge, purge_request
     from tensorrepo.verbs.watching import watch
     from tensorrepo.workspace.add_paths import add_changed
+    from tensorrepo.workspace.checkout import update_tracked
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
@@ -159,6 +160,7 @@ __all__ = [
     "shortened",
     "sql",
     "stored_token",
+    "update_tracked",
     "view_at",
     "watch",
     "worn_packs",
@@ -238,6 +240,7 @@ _NAMES: Final = {
     "verbs.import_history": "import_history",
     "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",
+    "workspace.checkout": "update_tracked",
     "workspace.doctor": "files_in_place files_text",
 }
 _HOMES: Final = {

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tensorrepo import lazy
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.history.bisect import BisectStep, next_step
 from tensorrepo.repo.ids import Digest
-from tensorrepo.workspace.checkout import switch, update_tracked
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import Bisection
+from tensorrepo.workspace.switch import switch
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 
@@ -48,7 +49,7 @@ def tell(session: WorkspaceSession, verdict: str, commits: Iterable[Digest]) -> 
     if step is not None and step.commit is not None:
         switch(session, step.commit, detach=True)
         if known.update:
-            update_tracked(session)
+            lazy.update_tracked(session)
     return step
 
 
@@ -78,7 +79,7 @@ def end(session: WorkspaceSession, ref: str | None = None) -> Head:
         is_branch = found.ref is not None and found.ref.startswith("heads/")
         head = switch(session, name, detach=not is_branch)
     if bisection.update:
-        update_tracked(session)
+        lazy.update_tracked(session)
     session.here.write_bisection(None)
     return head
 

@@ -62,7 +62,8 @@ LOOK_AROUND = """
 import json, sys
 from tensorrepo.cli.main import app
 
-for words in (["status"], ["log", "-n", "5"], ["diff"], ["diff", "HEAD~1"], ["ls"], ["show"]):
+looks = ["status"], ["log", "-n", "5"], ["diff"], ["diff", "HEAD~1"], ["ls"], ["show"], ["branch"]
+for words in (*looks, ["branch", "next"], ["switch", "next"], ["tag", "v1"]):
     sys.stdout = sys.__stderr__
     app(words, standalone_mode=False)
     sys.stdout = sys.__stdout__
