@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from tensorrepo.repo.errors import CommitExpired, NotFoundError, PurgedError
+from tensorrepo.repo.errors import CollectedError, CommitExpired, NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import is_contained
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import Condemnation, State
@@ -117,6 +117,13 @@ def store_again(
             ) from None
         _store(writer, partial(writer.put_again, envelope))
     _store(writer, writer.flush)
+
+
+def expired(what: str, error: NotFoundError, since: str = "") -> CommitExpired:
+    """The error of `what`, which needs something that is gone; `error` may say why itself."""
+    if isinstance(error, CollectedError):
+        return CommitExpired(f"{what}: {error}")
+    return CommitExpired(f"{what}: {error} It was collected{since}. Add it again.")
 
 
 def _store(writer: ObjectWriter, work: Callable[[], object]) -> None:

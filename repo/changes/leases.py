@@ -15,7 +15,7 @@ from typing import Final
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CommitExpired, NotFoundError
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
@@ -84,7 +84,7 @@ def secure_kept(
         hits = gc_fence.condemned(repository.objects, needed, graves)
         gc_fence.store_again(writer, hits, view.state.graves, what)
     except NotFoundError as error:
-        raise CommitExpired(f"{what}: {error} It was collected. Add it again.") from error
+        raise gc_fence.expired(what, error) from error
     finally:
         writer.abort()
 

@@ -191,10 +191,8 @@ class CommitAttempt:
         except NotFoundError as error:
             staged = self.transaction.staged.items()
             lost = [path for path, entry in staged if entry and entry.digest[:12] in str(error)]
-            raise CommitExpired(
-                f"{', '.join(lost) or self.transaction.ref}: {error} It was collected since it was "
-                "staged. Add it again."
-            ) from error
+            what = ", ".join(lost) or self.transaction.ref
+            raise gc_fence.expired(what, error, " since it was staged") from error
 
     def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
         objects = self.transaction.objects
@@ -244,9 +242,7 @@ class CommitAttempt:
             try:
                 hits = self._hits(view.state, graves, staged)
             except NotFoundError as error:
-                raise CommitExpired(
-                    f"{tx.ref}: {error} It was collected since this commit began. Add it again."
-                ) from error
+                raise gc_fence.expired(tx.ref, error, " since this commit began") from error
             gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation

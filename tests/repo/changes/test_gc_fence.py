@@ -110,7 +110,7 @@ def test_staged_digests_that_were_collected_say_what_to_add_again() -> None:
     today = begin(forgetful, "main", pin=forgetful.log.view_at(pinned))
     today.stage("files/staged", Entry(Kind.BLOB, link.digest), since=pinned)
     before = tip_of(repository)
-    with pytest.raises(CommitExpired, match="Add it again"):
+    with pytest.raises(CommitExpired, match="Add or fetch it again"):
         today.commit("today", author=ADA)
     assert tip_of(repository) == before
 

@@ -71,8 +71,9 @@ def test_what_a_collection_condemned_before_the_lease_is_kept(repository: Reposi
 def test_no_lease_is_opened_on_what_was_collected_before(repository: RepositoryCore) -> None:
     gone, since = stored(repository, b"gone"), repository.log.refresh().generation
     collect(repository)
-    with pytest.raises(CommitExpired, match=r"lease late.* was collected"):
+    with pytest.raises(CommitExpired, match=r"lease late.* was collected") as refused:
         opened(again(repository), "late", gone, since=since)
+    assert (str(refused.value).count("collected"), str(refused.value).count("again")) == (1, 1)
     assert not again(repository).log.refresh().state.leases
 
 
