@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -609,12 +610,14 @@ class Receiving:
 
 
 def _joined_runs(lists: Iterable[Buffer]) -> bytes:
-    """One list of erased rows for several, sorted; see `docs/spec/log.md`."""
+    """One list of erased rows for several, each of them sorted; see `docs/spec/log.md`."""
+    joined = bytearray()
     try:
-        runs = {run for each in lists for run in _ROW_RUN.iter_unpack(each)}
+        for run, _ in groupby(merge(*map(_ROW_RUN.iter_unpack, lists))):
+            joined += _ROW_RUN.pack(*run)
     except struct.error as error:
         raise CorruptError(f"a list of erased rows is none: {error}") from error
-    return b"".join(_ROW_RUN.pack(*run) for run in sorted(runs))
+    return bytes(joined)
 
 
 @dataclass(slots=True)

@@ -24,11 +24,7 @@ from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.change import find_model
-from tensorrepo.workspace.checkout import (
-    WrittenFiles,
-    checkout_paths,
-    export,
-)
+from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export
 from tensorrepo.workspace.switch import switch
 
 
@@ -76,7 +72,8 @@ def checkout_command(
     with session.here.locked():
         if paths:
             folder = call.path(to) if to is not None else None
-            with output.write_progress(f"writing {', '.join(paths)}") as advance:
+            what = paths[0] if len(paths) == 1 else f"{len(paths):,} paths"
+            with output.write_progress(f"writing {what}") as advance:
                 written = checkout_paths(
                     session, ref, paths, to=folder, force=force, progress=advance
                 )

@@ -27,10 +27,7 @@ from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.remote import RemotePlace
-from tensorrepo.repo.errors import (
-    ConflictError,
-    InvalidInputError,
-)
+from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
@@ -63,11 +60,7 @@ from tensorrepo.workspace.add_request import (
 )
 from tensorrepo.workspace.session import WorkspaceSession, next_commit
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
-from tensorrepo.workspace.state import (
-    Unfinished,
-    changed_files,
-    describe_files,
-)
+from tensorrepo.workspace.state import Unfinished, changed_files, describe_files
 from tensorrepo.workspace.tracking import track, tracked_at
 
 

@@ -18,9 +18,7 @@ from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.repo.changes.transaction import entry_digests
-from tensorrepo.repo.errors import (
-    InvalidInputError,
-)
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.verbs.exchange import SourceProgress

@@ -19,7 +19,6 @@ from tensorrepo.workspace.add_files import add_files
 from tensorrepo.workspace.add_request import Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import Tracked, changed_files
-from tensorrepo.workspace.tracking import by_place
 
 
 def named_requests(
@@ -36,14 +35,15 @@ def named_requests(
         NotFoundError: there is no such path.
         InvalidInputError: its content is unknown, or its name cannot be an entry's.
     """
-    written = by_place(session.here.root, session.here.tracked())
+    root, written = session.here.root, session.here.tracked()
+    by_place = {(root / path).resolve(): tracked for path, tracked in written.items()}
     requests = []
     for source in sources:
-        there = written.get(source.resolve())
+        tracked = by_place.get(source.resolve())
         requests.append(
             _named_request(source, format_name, options)
-            if there is None
-            else _tracked_request(source, there[0][1])
+            if tracked is None
+            else _tracked_request(source, tracked)
         )
     return requests
 

@@ -50,25 +50,26 @@ def tracking(workspace: Workspace) -> Iterator[Tracking]:
             workspace.write_tracked(made.tracked)
 
 
-def by_place(root: Path, tracked: Mapping[str, Tracked]) -> dict[Path, list[tuple[str, Tracked]]]:
-    """What was written out under `root`, by where it lies; a link lies where it leads to."""
-    places: dict[Path, list[tuple[str, Tracked]]] = {}
-    for path, written in tracked.items():
-        places.setdefault((root / path).resolve(), []).append((path, written))
-    return places
-
-
 def tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
     """The tracked path that is added, and what it held when it was written or staged."""
     here = session.here
-    return _written_for(request, by_place(here.root, here.files()))
+    return _written_for(here.root, request, _by_entry(here.files()))
+
+
+def _by_entry(tracked: Mapping[str, Tracked]) -> dict[str, list[tuple[str, Tracked]]]:
+    """Where each entry was written out: mostly to one path."""
+    written: dict[str, list[tuple[str, Tracked]]] = {}
+    for path, each in tracked.items():
+        written.setdefault(each.entry, []).append((path, each))
+    return written
 
 
 def _written_for(
-    request: AddRequest, written: Mapping[Path, Sequence[tuple[str, Tracked]]]
+    root: Path, request: AddRequest, written: Mapping[str, Sequence[tuple[str, Tracked]]]
 ) -> tuple[str, Tracked] | None:
-    there = written.get(request.source.resolve(), ())
-    return next((each for each in there if each[1].entry == request.path), None)
+    place = request.source.resolve()
+    there = written.get(request.path, ())
+    return next((each for each in there if (root / each[0]).resolve() == place), None)
 
 
 def track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]]) -> None:
@@ -76,11 +77,11 @@ def track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]])
     here = session.here
     if not (files := here.files()):
         return
-    written = by_place(here.root, files)
+    written = _by_entry(files)
     staging, tracked = here.staging(), here.tracked()
     staged, committed = dict(staging.entries), dict(tracked)
     for request, source in added:
-        found = _written_for(request, written)
+        found = _written_for(here.root, request, written)
         if found is None:
             continue
         path, before = found
