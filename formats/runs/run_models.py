@@ -8,7 +8,7 @@ came, and no longer lie in the run beside the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -33,20 +33,17 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     ConflictError,
-    CorruptError,
     InvalidInputError,
     NotFoundError,
     UnsupportedError,
 )
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Buffer, streamed_digest
+from tensorrepo.repo.objects.blob_bytes import write_blob
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 FOLDER: Final = "folder"  # metadata of a model: the folder of the run that it was
 WHOLE: Final = "model"  # what the model of all files is called
-_PIECE_BYTES: Final = 1 << 20
-_WHOLE_BYTES: Final = 32 << 20  # read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,26 +201,9 @@ def read_folder(folder: Path) -> ModelSource:
 
 
 def _write(objects: ObjectStore, entry: Entry, target: Path, name: str) -> None:
-    """The bytes of a file, proved, on the disk; of a large one memory holds a piece."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    link = objects.describe(entry.digest)
     with target.open("xb") as file:
-        if link.bytes <= _WHOLE_BYTES or link.payload_start is None:
-            file.write(objects.get(entry.digest).payload)
-            return
-
-        def envelope() -> Iterator[Buffer]:
-            for at in range(0, link.bytes, _PIECE_BYTES):
-                piece = objects.read_envelope(entry.digest, at, min(at + _PIECE_BYTES, link.bytes))
-                file.write(memoryview(piece)[max(0, start - at) :])
-                yield piece
-
-        start = link.payload_start
-        if streamed_digest(envelope()) != entry.digest:
-            raise CorruptError(
-                f"{name} is damaged in the store: its bytes are not those of {entry.digest:.12}. "
-                "`tensorrepo fsck --deep --repair` mends it."
-            )
+        write_blob(objects, entry.digest, file, name)
 
 
 def _write_model(model: StoredModel, folder: Path) -> None:

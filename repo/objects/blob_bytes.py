@@ -1,14 +1,14 @@
-"""Byte ranges of small and large blobs, proved before the first byte is given.
+"""Bytes of small and large blobs, proved: ranges before the first is given, files as written.
 
-Small ones are read whole, by digest. Of a large one all bytes are hashed in a first pass, once for
-each `proved`, and ranges are then read from the store: memory holds a piece of it, however large it
-is.
+Small ones are read whole, by digest. Of a large one memory holds a piece, however large it is: for
+ranges all bytes are hashed in a first pass, once for each `proved`, and then read from the store; a
+file is hashed while it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import IO, Final
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
@@ -66,17 +66,10 @@ class BlobBytes:
         key = (self.objects.place(self.digest), self.digest)
         if self.proved.get(key):
             return
-        if streamed_digest(self._envelope()) != self.digest:
-            raise CorruptError(
-                f"{self.where} is damaged in the store: its bytes are not those of "
-                f"{self.digest:.12}. `tensorrepo fsck --deep --repair` mends it."
-            )
+        envelope = (piece for _, piece in _envelope(self.objects, self.digest, self._link.bytes))
+        if streamed_digest(envelope) != self.digest:
+            raise _damaged(self.where, self.digest)
         self.proved.put(key, True, 1)
-
-    def _envelope(self) -> Iterator[Buffer]:
-        whole = self._link.bytes
-        for at in range(0, whole, PIECE_BYTES):
-            yield self.objects.read_envelope(self.digest, at, min(at + PIECE_BYTES, whole))
 
 
 def open_blob(
@@ -89,3 +82,47 @@ def open_blob(
     else:
         size_bytes = link.bytes - link.payload_start
     return BlobBytes(objects, digest, size_bytes, where, proved, link)
+
+
+def write_blob(
+    objects: ObjectStore,
+    digest: Digest,
+    file: IO[bytes],
+    where: str,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> None:
+    """Write the bytes of a blob to a new file; `progress` receives those done, and all.
+
+    Raises:
+        NotFoundError: there is no such object.
+        CorruptError: they are not what was stored. The file is to be dropped: it holds them.
+    """
+    link = objects.describe(digest)
+    start, whole = link.payload_start, link.bytes
+    if start is None or whole <= WHOLE_BYTES:
+        file.write(objects.get(digest).payload)
+        return
+
+    def written() -> Iterator[Buffer]:
+        for at, piece in _envelope(objects, digest, whole):
+            file.write(memoryview(piece)[max(0, start - at) :])
+            progress(max(0, at + len(piece) - start), whole - start)
+            yield piece
+
+    if streamed_digest(written()) != digest:
+        raise _damaged(where, digest)
+
+
+def _envelope(
+    objects: ObjectStore, digest: Digest, whole_bytes: int
+) -> Iterator[tuple[int, Buffer]]:
+    """All of an object, a piece after the other, each with where it begins."""
+    for at in range(0, whole_bytes, PIECE_BYTES):
+        yield at, objects.read_envelope(digest, at, min(at + PIECE_BYTES, whole_bytes))
+
+
+def _damaged(where: str, digest: Digest) -> CorruptError:
+    return CorruptError(
+        f"{where} is damaged in the store: its bytes are not those of {digest:.12}. "
+        "`tensorrepo fsck --deep --repair` mends it."
+    )

@@ -20,6 +20,8 @@ from tensorrepo.describe import file_json
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.json_values import value_json
+from tensorrepo.repo.objects.blob_bytes import open_blob
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.preview import PreviewRequest, preview
 from tensorrepo.workspace.session import find_staged
@@ -55,8 +57,11 @@ def cat_command(
     path, stored = find_staged(session, entry) if staged else session.find(entry)[1:]
     objects, whole = session.repository.objects, byte_size("--bytes", whole_bytes)
     if stored.kind is Kind.BLOB:
-        data = objects.get(stored.digest).payload
-        call.answer(file_json(path, data, whole)) if call.as_json else output.raw(data)
+        if call.as_json:
+            call.answer(file_json(path, objects.get(stored.digest).payload, whole))
+            return
+        for piece in open_blob(objects, stored.digest, path, LimitedCache(1)).pieces():
+            output.raw(piece)
         return
     request = PreviewRequest(start, limit, column_names(columns), where)
     shown = preview(objects, path, stored, session.outside, request)

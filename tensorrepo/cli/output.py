@@ -28,6 +28,7 @@ import msgspec
 from tensorrepo.formats.common import arguments
 from tensorrepo.repo import tables
 from tensorrepo.repo.errors import Error
+from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -204,7 +205,7 @@ def _finite(value: Any) -> Any:
     return number_text(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def raw(data: bytes | memoryview) -> None:
+def raw(data: Buffer) -> None:
     """Bytes of the answer, as they are."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)

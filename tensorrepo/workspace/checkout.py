@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,9 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
 )
 from tensorrepo.repo.history.trees import FILE_SUMMARY, Entry
+from tensorrepo.repo.objects.blob_bytes import write_blob
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.verbs.files import SMALL_FILE_BYTES
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.state import Tracked, changed_files, describe_files
@@ -142,7 +144,7 @@ def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: 
 
 
 def write_entry(
-    objects: ObjectSource,
+    objects: ObjectStore,
     entry: Entry,
     target: Path,
     format_name: str | None,
@@ -155,7 +157,7 @@ def write_entry(
     """Write one entry at `target` in a foreign format, whole or not at all.
 
     `format_name` None: told by the target's suffix. `progress` receives rows of datasets, bytes of
-    models.
+    models and large files.
     """
     if entry.kind in (Kind.DATASET, Kind.VIEW):
         dataset = _rows(objects, entry, outside)
@@ -169,16 +171,20 @@ def write_entry(
             target,
             format_name,
             overwrite=overwrite,
-            progress=lambda done, total: progress(done, total, "bytes"),
+            progress=_in_bytes(progress),
             **given,
         )
     elif options:
         raise InvalidInputError(f"a {entry.kind.label} is written without options")
     elif entry.kind is Kind.BLOB:
-        with new_file(target, overwrite=overwrite) as partial:
-            partial.write_bytes(objects.get(entry.digest).payload)
+        with new_file(target, overwrite=overwrite) as partial, partial.open("wb") as file:
+            write_blob(objects, entry.digest, file, target.name, _in_bytes(progress))
     else:
         raise InvalidInputError(f"a {entry.kind.label} cannot be written as files")
+
+
+def _in_bytes(progress: Progress) -> Callable[[int, int], None]:
+    return lambda done, total: progress(done, total, "bytes")
 
 
 def _write(
