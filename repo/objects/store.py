@@ -373,12 +373,16 @@ class ObjectStore:
     def label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
         """The label that `digest` must be stored under by who knows of `graves`; 0 is no label.
 
-        Where a collection merged tables since and took them, it is the newest label of all.
+        Where a collection merged tables since and took them, it is the newest label of all. Those
+        that are read then may be merged and taken as well, as long as others collect.
         """
-        try:
-            return max((self.table(grave).label(digest) for grave in graves), default=0)
-        except NotFoundError:
-            return max((self.table(grave).label(digest) for grave in self._refresh()), default=0)
+        while True:
+            try:
+                return max((self.table(grave).label(digest) for grave in graves), default=0)
+            except NotFoundError:
+                before, graves = graves, self._refresh()
+                if graves == before:
+                    raise
 
     def known_label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
         """As `label` by those tables that can be read: enough for who only looks for an object."""

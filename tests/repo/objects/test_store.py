@@ -90,6 +90,21 @@ def test_looking_ends_with_the_first_incarnation(label: int, asked: list[str] | 
     assert object_reads(counting, name) == (asked or ["0", ".9", ".5", ".20"])
 
 
+def test_tables_that_are_merged_and_taken_again_and_again_are_read_as_they_are_then() -> None:
+    inner = MemoryBackend()
+    name = put(inner, Kind.BLOB, b"content").digest
+    states = [(grave(inner, generation, name),) for generation in (5, 9, 20)]
+    for (taken,) in states[:2]:
+        inner.delete(object_key(taken.graves))
+    later = iter(states[1:])
+    store = ObjectStore(inner, refresh=lambda: next(later))
+    assert store.label(name, states[0]) == 20
+    inner.delete(object_key(states[2][0].graves))
+    missing = ObjectStore(inner, refresh=lambda: states[2])
+    with pytest.raises(NotFoundError):  # it is gone, and nobody merged it
+        missing.label(name, states[0])
+
+
 @pytest.mark.parametrize("label", [1, 77, 10**12])
 def test_an_incarnation_that_no_grave_names_is_found_by_listing(
     backend: Backend, label: int
