@@ -7,8 +7,10 @@ each kind of entry holds is looked at, by who knows the kind, before a ref leads
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from tensorrepo.repo.errors import NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import read_commit
@@ -17,6 +19,8 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import ObjectSource
+
+Standing = Callable[[Digest], Digest]  # what stands for an object, or will by the same record
 
 
 @runtime_checkable
@@ -36,8 +40,11 @@ def refuse_held(
     before: bytes,
     after: bytes,
     what: str,
+    standing: Standing = lambda digest: digest,
 ) -> None:
     """Raise where a tree brings what was purged, beside another tree.
+
+    What a tree names is looked at as what `standing` says.
 
     Raises:
         PurgedError: names the entry, and what it holds.
@@ -48,6 +55,7 @@ def refuse_held(
         driver = drivers.get(entry.kind)
         if not isinstance(driver, KnowsPurged):
             continue
+        entry = replace(entry, digest=standing(entry.digest))
         if (held := driver.held_purged(objects, path, entry, state)) is not None:
             raise PurgedError(
                 f"{what}: {path} holds {held}, which the log purged (`tensorrepo purge --list`). "
@@ -57,7 +65,12 @@ def refuse_held(
 
 
 def refuse_received(
-    objects: ObjectSource, drivers: Drivers, state: State, commits: Iterable[Digest], what: str
+    objects: ObjectSource,
+    drivers: Drivers,
+    state: State,
+    commits: Iterable[Digest],
+    what: str,
+    standing: Standing = lambda digest: digest,
 ) -> None:
     """Raise where one of `commits` brings what was purged, beside its first parent."""
     if not state.purged_rows and not state.purged_columns:
@@ -68,7 +81,8 @@ def refuse_received(
             before = read_commit(objects, commit.parents[0]).tree if commit.parents else EMPTY_TREE
         except NotFoundError:
             before = EMPTY_TREE
-        refuse_held(objects, drivers, state, before, commit.tree, f"{what}, commit {digest:.12}")
+        told = f"{what}, commit {digest:.12}"
+        refuse_held(objects, drivers, state, before, commit.tree, told, standing)
 
 
 def _brought(objects: ObjectSource, before: bytes, after: bytes) -> Iterator[tuple[str, Entry]]:

@@ -485,7 +485,11 @@ class Receiving:
                 gc_fence.secure_commit(self._writer, view.state, commit)
         gc_fence.secure_twins(self._writer, view.state, sorted(self._purged), self._source.url)
         drivers, state = self._target.drivers, view.state
-        refuse_received(self._target.objects, drivers, state, self._received, self._source.url)
+        soon = self._standing(view) if state.purges else {}
+        refuse_received(
+            self._target.objects, drivers, state, self._received, self._source.url,
+            lambda digest: soon.get(digest, digest),
+        )  # fmt: skip
         self._fenced = view
 
     def _ending(self, view: LogView) -> Iterator[LogEntry]:
@@ -498,21 +502,27 @@ class Receiving:
 
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
-        state, erased = view.state, self._source.purging.purges
-        moved = self._had_placements | self._placements
-        needed = {
-            old: state.resolve(new)
-            for old, new in sorted(moved.items())
-            if old not in state.supersedes and state.resolve(new) != old
-        }
-        purged = {
-            old: new for old, new in needed.items() if old in erased and not self._keep(view, old)
-        }
-        living = {new for old, new in moved.items() if old in purged}
+        state, needed = view.state, self._standing(view)
+        erased = self._source.purging.purges
+        purged = {old: new for old, new in needed.items() if old in erased}
+        living = {new for old, new in self._moved().items() if old in purged}
         here = partial(self._lies_here, state)
         entries = [self.purge_entry(state, purged, living, here)] if purged else []
         names = needed.keys() - erased.keys()
         return (*entries, *self.supersede_entries({old: needed[old] for old in sorted(names)}))
+
+    def _moved(self) -> Mapping[Digest, Digest]:
+        return self._had_placements | self._placements
+
+    def _standing(self, view: LogView) -> dict[Digest, Digest]:
+        """What is to stand for objects that trees name, but for what was purged and is kept."""
+        state, erased = view.state, self._source.purging.purges
+        return {
+            old: state.resolve(new)
+            for old, new in sorted(self._moved().items())
+            if old not in state.supersedes and state.resolve(new) != old
+            if old not in erased or not self._keep(view, old)
+        }
 
     def _keep(self, view: LogView, digest: Digest) -> bool:
         """Keep what the source purged and what lies here still, be it only as garbage; False: all

@@ -331,6 +331,23 @@ def test_branches_that_are_fetched_one_by_one_all_have_their_twins(
     assert [len(here.dataset("people", f"store/{name}")) for name in ("main", "old")] == [14, 9]
 
 
+def test_a_copy_that_knows_of_purges_takes_what_came_and_was_purged_since(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    repo.purge("people", where=WHERE, reason="request 17")
+    copies = [tr.clone(repo.url, tmp_path / name, author=ADA, lazy=name == "lazy")
+              for name in ("whole", "lazy")]  # fmt: skip
+    with repo.transaction("main", "others") as tx:
+        tx.create_dataset("others", people(0, 3))
+    with repo.transaction("main", "more") as tx:
+        tx.dataset("others").append(people(4, 3))
+    repo.purge("others", columns=["kind"], reason="never agreed to")
+    for here in copies:
+        assert here.fetch().purged > 0
+        assert here.dataset("others", "origin/main~1").schema.names == ("name", "age")
+        assert problems(here) == []
+
+
 LARGE = [{"name": f"{SECRET} {at}" * 3000, "age": at} for at in range(40)]
 
 
