@@ -55,8 +55,8 @@ def refuse_held(
         driver = drivers.get(entry.kind)
         if not isinstance(driver, KnowsPurged):
             continue
-        entry = replace(entry, digest=standing(entry.digest))
-        if (held := driver.held_purged(objects, path, entry, state)) is not None:
+        living = replace(entry, digest=standing(entry.digest))
+        if (held := driver.held_purged(objects, path, living, state)) is not None:
             raise PurgedError(
                 f"{what}: {path} holds {held}, which the log purged (`tensorrepo purge --list`). "
                 "Nothing was changed. Read what is there now, and make the change on that; a clone "

@@ -71,13 +71,13 @@ def follow_origin(
         moved = _moved(source, clone, view.state)
         if not moved:
             return totals
-        is_last = len(moved) <= MOST_SUPERSEDED or any(
-            old in source.purging.purges
-            for old in moved  # a purge is said at once
-        )
+        purges = any(old in source.purging.purges for old in moved)  # which is said at once
+        is_last = len(moved) <= MOST_SUPERSEDED or purges
         if not is_last:
             moved = dict(islice(moved.items(), MOST_SUPERSEDED))
         receiving = Receiving(source, clone, lazily(options), view, totals)
+        if purges and receiving.name_ahead(lambda _: True):
+            continue
         receiving.copy_all(moved.values())
         entries = _entries(receiving, source, clone, view, moved)
         if clone.append(partial(_if_same, view, entries)).record is None:

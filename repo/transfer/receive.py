@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import struct
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from heapq import merge
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -34,19 +32,17 @@ from tensorrepo.repo.changes.shallow import MOST_ENDED, end_entry
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     CommitExpired,
-    CorruptError,
     NotFoundError,
     PermissionDenied,
     UnsupportedError,
 )
 from tensorrepo.repo.history.commits import decode_commit, walk
-from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import (
     MOST_SUPERSEDED,
     LogEntry,
-    Update,
     encode_ref_updates,
 )
 from tensorrepo.repo.log.state import State
@@ -67,6 +63,7 @@ from tensorrepo.repo.transfer.difference import (
     objects_of,
 )
 from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
+from tensorrepo.repo.transfer.source_purges import SourcePurges
 
 _REMOTE_THREADS: Final = 16
 _LOCAL_THREADS: Final = 2
@@ -77,8 +74,6 @@ _BATCH_OBJECTS: Final = 20_000
 _LEASE_SECONDS: Final = 60.0  # a shorter transfer needs none
 _LEASE_EXPIRES_NS: Final = 14 * 86400 * 10**9
 _LEASED_COMMITS: Final = 500  # a record has 64 KiB
-MOST_LISTED: Final = 200  # lists of erased rows that a purge names, beside much else
-_ROW_RUN: Final = struct.Struct("<QII")  # fragment, first row, rows
 _TRIES: Final = 3
 
 
@@ -277,12 +272,13 @@ class Receiving:
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
         self._had_placements: dict[Digest, Digest] = {}
+        self._purges = SourcePurges(source.id, source.purging, options.actor)
         self._purged: set[Digest] = set()
         self._replaced: dict[Digest, Digest | None] = {}
         self._ends: set[Digest] = set()
         self._lease = TransferLease(
             target, source.id, options.actor, options.clock, self._pass_fence, self.superseded,
-            self._supersede_ahead,
+            self._say_ahead,
         )  # fmt: skip
         self._shallow = source.shallow | pin.state.shallow
         self._whole: frozenset[Digest] = frozenset()
@@ -370,7 +366,7 @@ class Receiving:
             before = (*self._ending(view), *self.superseded(view))
             return (*before, *decided, *self._lease.closing(view))
 
-        self._supersede_ahead()
+        self._say_ahead()
         self._end_ahead()
         return self._target.append(entries)
 
@@ -399,8 +395,9 @@ class Receiving:
         while self._target.append(first).record is not None:
             pass
 
-    def _supersede_ahead(self) -> None:
-        """Say in records of their own what took the place of more placements than one can hold.
+    def _say_ahead(self) -> None:
+        """Say in records of their own what took the place of more placements than one can hold, and
+        more names of columns that were erased.
 
         What is said of a placement that nothing leads to yet changes nothing.
         """
@@ -409,10 +406,30 @@ class Receiving:
             entries = [one for one in self.superseded(view) if one.kind == "supersede"]
             return tuple(entries[:1]) if len(entries) > 1 else ()
 
-        if len(self._had_placements) + len(self._placements) <= MOST_SUPERSEDED:
-            return  # an append that says nothing asks the store, too
-        while self._target.append(first).record is not None:
-            pass
+        if len(self._had_placements) + len(self._placements) > MOST_SUPERSEDED:
+            while self._target.append(first).record is not None:
+                pass  # an append that says nothing asks the store, too
+        self.name_ahead(lambda view: bool(self._erased(self._standing(view))))
+
+    def name_ahead(self, erases: Callable[[LogView], bool]) -> bool:
+        """Say ahead which columns the source erased, of more than the record that erases names;
+        gives whether any was said.
+
+        Whoever is killed behind one has said what is true there, and says the rest another time.
+
+        Args:
+            erases: whether anything is to be erased at a view; else nothing is said.
+        """
+
+        def first(view: LogView) -> tuple[LogEntry, ...]:
+            entry = self._purges.ahead(view.state)
+            return (entry,) if entry is not None and erases(view) else ()
+
+        said = False
+        if self._purges.ahead(self._pin.state) is not None:
+            while self._target.append(first).record is not None:
+                said = True
+        return said
 
     def _plan(self, digest: Digest) -> CommitObjects:
         return objects_of(
@@ -503,13 +520,17 @@ class Receiving:
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
         state, needed = view.state, self._standing(view)
-        erased = self._source.purging.purges
-        purged = {old: new for old, new in needed.items() if old in erased}
+        purged = self._erased(needed)
         living = {new for old, new in self._moved().items() if old in purged}
         here = partial(self._lies_here, state)
         entries = [self.purge_entry(state, purged, living, here)] if purged else []
-        names = needed.keys() - erased.keys()
+        names = needed.keys() - self._source.purging.purges.keys()
         return (*entries, *self.supersede_entries({old: needed[old] for old in sorted(names)}))
+
+    def _erased(self, standing: Mapping[Digest, Digest]) -> dict[Digest, Digest]:
+        """What of it the source erased, and is erased here, too."""
+        erased = self._source.purging.purges
+        return {old: new for old, new in standing.items() if old in erased}
 
     def _moved(self) -> Mapping[Digest, Digest]:
         return self._had_placements | self._placements
@@ -592,42 +613,13 @@ class Receiving:
         keeps = ordered_map(gone, kept, threads=self._threads, name="purged")
         erased: dict[Digest, Digest | None] = {**twins}
         erased |= {digest: None for digest, keep in zip(gone, keeps, strict=True) if not keep}
-        updates = [
-            Update(f"purge:{self._source.id}", old, new) for old, new in sorted(erased.items())
-        ]
+        updates = [self._purges.update(old, new) for old, new in sorted(erased.items())]
         bulk = self._writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
         lists = [digest for digest, record in source.purged_rows.items() if record in records]
-        rows = sorted({self._writer.put(Kind.BLOB, each).digest for each in self._joined(lists)})
+        joined = self._purges.joined(self._source.objects, lists)
+        rows = sorted({self._writer.put(Kind.BLOB, each).digest for each in joined})
         self._writer.flush()
-        columns = {
-            path: dict(each.items() - state.purged_columns.get(path, {}).items())
-            for path, each in source.purged_columns.items()
-        }
-        data = {"columns": {path: each for path, each in columns.items() if each}, "rows": rows}
-        txn, actor, note = (
-            secrets.token_hex(16),
-            self._options.actor,
-            f"purged in {self._source.id}",
-        )
-        return LogEntry(txn, "purge", actor, time.time_ns(), note, bulk=bulk, data=data)
-
-    def _joined(self, lists: Sequence[Digest]) -> Iterator[bytes]:
-        """The lists of erased rows; of more than a record names several are one."""
-        together = -(-len(lists) // MOST_LISTED)
-        for at in range(0, len(lists), max(together, 1)):
-            payloads = [self._source.objects.get(each).payload for each in lists[at:][:together]]
-            yield bytes(payloads[0]) if len(payloads) == 1 else _joined_runs(payloads)
-
-
-def _joined_runs(lists: Iterable[Buffer]) -> bytes:
-    """One list of erased rows for several, each of them sorted; see `docs/spec/log.md`."""
-    joined = bytearray()
-    try:
-        for run, _ in groupby(merge(*map(_ROW_RUN.iter_unpack, lists))):
-            joined += _ROW_RUN.pack(*run)
-    except struct.error as error:
-        raise CorruptError(f"a list of erased rows is none: {error}") from error
-    return bytes(joined)
+        return self._purges.entry(self._purges.unnamed(state), rows, bulk=bulk)
 
 
 @dataclass(slots=True)
@@ -677,7 +669,7 @@ class TransferLease:
         clock: Callable[[], float],
         pass_fence: Callable[[LogView, Sequence[Digest]], None],
         superseded: Callable[[LogView], tuple[LogEntry, ...]],
-        supersede_ahead: Callable[[], None],
+        say_ahead: Callable[[], None],
     ) -> None:
         """Prepare.
 
@@ -689,13 +681,13 @@ class TransferLease:
             pass_fence: makes sure that the log may name commits, as for a ref.
             superseded: what the log must say before, as trees of the commits name what others took
                 the place of.
-            supersede_ahead: says so much of it in records of its own that the rest fits one.
+            say_ahead: says so much of it in records of its own that the rest fits one.
         """
         told = f"{origin} {target.id} {actor}"
         self.id = f"transfer-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
         self._target, self._actor, self._clock = target, actor, clock
         self._pass_fence, self._superseded = pass_fence, superseded
-        self._supersede_ahead = supersede_ahead
+        self._say_ahead = say_ahead
         self._began = clock()
         self._tips: dict[Digest, None] = {}
 
@@ -706,7 +698,7 @@ class TransferLease:
         self._tips[commit.digest] = None
         if self._clock() - self._began > _LEASE_SECONDS:
             self._began = self._clock()
-            self._supersede_ahead()
+            self._say_ahead()
             self._target.append(self._opening)
 
     def closing(self, view: LogView) -> tuple[LogEntry, ...]:

@@ -12,8 +12,10 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
+from tensorrepo.repo.changes.purge import purge_records
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ZSTD_MAGIC, expand
+from tensorrepo.repo.transfer import source_purges
 from tests.support.processes.shell import ADA, Shell
 from tests.support.servers.object_stores import s3_on_ours
 
@@ -383,6 +385,21 @@ def test_a_lazy_clone_of_a_purged_origin_says_to_fetch_and_goes_on_then(
     assert problems(clone) == []
     clone.fetch_data()
     assert len(tr.open(clone.url).dataset("people")) == 39
+
+
+def test_a_lazy_clone_follows_more_erased_columns_than_a_record_names(
+    lazy: tuple[tr.Repository, tr.Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_purges, "MOST_NAMED_BYTES", 10)
+    repo, clone = lazy
+    repo.purge("people", columns=["age"], reason="never agreed to")
+    assert clone.fetch().purged > 0
+    with pytest.raises(tr.PurgedError, match="column 'age'"):
+        clone.dataset("people")["age"]
+    ahead, last = purge_records(clone.context.core)
+    assert (len(ahead.where), len(last.where)) == (0, 1)
+    assert problems(clone) == []
+    assert clone.fetch().purged == 0
 
 
 def test_all_data_of_a_lazy_clone_comes_as_it_is_at_the_origin_now(
