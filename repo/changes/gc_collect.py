@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes.gc_marks import (
@@ -41,7 +41,7 @@ from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import retention_seconds
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import CommitOutcomeUnknown, UnsupportedError
+from tensorrepo.repo.errors import CommitOutcomeUnknown, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
@@ -73,6 +73,8 @@ CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops 
 SHOWN_REFS: Final = 10
 
 Progress = Callable[[str, int, int], None]
+T = TypeVar("T")
+_TRIES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,19 +217,34 @@ def collect_garbage(
     moment = StoreTimes.of(repository, view)
     closed = _close_leases(repository, actor, moment, rules) if rules.close_leases else ()
     collection = _Collection(repository, actor, rules, moment, progress)
-    reports = [collection.run()]
+    reports = [beside_others(repository, collection.run)]
     while len(reports[-1].released) == MOST_RELEASED:
-        reports.append(collection.run())
+        reports.append(beside_others(repository, collection.run))
     _merge_graves(repository, actor)
     return replace(
         reports[-1],
         dead_objects=sum(each.dead_objects for each in reports),
         dead_bytes=sum(each.dead_bytes for each in reports),
-        deleted_keys=deleted + sum(each.deleted_keys for each in reports),
+        deleted_keys=deleted + sum(collection.deleted),
         released=tuple(digest for each in reports for digest in each.released),
         closed_leases=closed,
-        condemned=tuple(generation for each in reports for generation in each.condemned),
+        condemned=tuple(collection.condemned),
     )
+
+
+def beside_others(repository: RepositoryCore, work: Callable[[], T]) -> T:
+    """Do what reads all that roots lead to, and again where the log moved on.
+
+    A root may be dropped meanwhile, and a table of graves merged; another collection takes it then.
+    """
+    for _ in range(_TRIES - 1):
+        before = repository.log.refresh().digest
+        try:
+            return work()
+        except NotFoundError:
+            if repository.log.refresh().digest == before:
+                raise
+    return work()
 
 
 def _merge_graves(repository: RepositoryCore, actor: str) -> None:
@@ -235,11 +252,17 @@ def _merge_graves(repository: RepositoryCore, actor: str) -> None:
     store, txn = repository.objects, secrets.token_hex(16)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
-        chosen = _mergeable(store, view.state)
+        try:
+            chosen = _mergeable(store, view.state)
+            payload = merge_graves([store.table(grave) for grave in chosen])
+        except NotFoundError:
+            if repository.log.refresh().state.graves == view.state.graves:
+                raise
+            return ()  # another collection merged them, and a third one took the tables
         if not chosen:
             return ()
         writer = ObjectWriter(store, view.state.graves)
-        merged = writer.put(Kind.GRAVES, merge_graves([store.table(grave) for grave in chosen]))
+        merged = writer.put(Kind.GRAVES, payload)
         writer.flush()
         names = [grave.generation for grave in chosen]
         return (log_entry("gc-merge", actor, {"generations": names, "graves": merged.digest}, txn),)
@@ -274,11 +297,15 @@ def plan_collection(
 
     Arguments are those of `collect_garbage`; `ends` are commits at which history would end by then.
     """
-    view = repository.log.refresh()
-    refuse_collection(repository, view, writes=False)
-    moment = StoreTimes.of(repository, view, asks=False)
-    state = replace(view.state, shallow=view.state.shallow | frozenset(ends))
-    return _Collection(repository, "", rules, moment, progress).plan(state)
+
+    def plan() -> CollectionReport:
+        view = repository.log.refresh()
+        refuse_collection(repository, view, writes=False)
+        moment = StoreTimes.of(repository, view, asks=False)
+        state = replace(view.state, shallow=view.state.shallow | frozenset(ends))
+        return _Collection(repository, "", rules, moment, progress).plan(state)
+
+    return beside_others(repository, plan)
 
 
 def refuse_collection(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
@@ -338,13 +365,17 @@ def _close_leases(
 
 @dataclass(frozen=True, slots=True)
 class _Collection:
-    """One pass: list, mark, condemn, delete."""
+    """Passes: list, mark, condemn, delete. What one did stands in `condemned` and `deleted`, also
+    where it is begun anew.
+    """
 
     repository: RepositoryCore
     actor: str
     rules: CollectionRules
     moment: StoreTimes
     progress: Progress
+    condemned: list[int] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
 
     def run(self) -> CollectionReport:
         view = self.repository.log.refresh()
@@ -352,27 +383,26 @@ class _Collection:
         marks = self._list(view.state)
         marks.mark(_roots(view.state, released))
         judged = self._judge(view.state, marks)
-        condemned: list[int] = []
-        deleted = 0
+        is_first = True
         candidates = self._candidates(view.state, marks)
         while True:
             # What is let go of stands in the first record, for what it led to is in any of them.
             batch = tuple(islice(candidates, MOST_KEYS)) if judged.worth_it else ()
             step = _Condemning(self, marks, view.generation, batch, released)
-            grave = step.append() if batch or (released and not condemned) else None
+            grave = step.append() if batch or (released and is_first) else None
             if grave is None:
                 break
-            condemned.append(grave.generation)
-            deleted += delete_condemned(self.repository, grave, self.actor, self.progress)
+            is_first = False
+            self.condemned.append(grave.generation)
+            gone = delete_condemned(self.repository, grave, self.actor, self.progress)
+            self.deleted.append(gone)
             if len(batch) < MOST_KEYS:
                 break
         report = judged.report(marks.table, dry_run=False)
         return replace(
             report,
-            deleted_keys=deleted,
             released=tuple(sorted(released)),
             retained=len(view.state.retained) - len(released),
-            condemned=tuple(condemned),
         )
 
     def plan(self, state: State) -> CollectionReport:
@@ -594,7 +624,16 @@ def delete_condemned(
     repository: RepositoryCore, grave: Condemnation, actor: str, progress: Progress
 ) -> int:
     """Delete what was condemned, and record that it is done; gives the number of keys."""
-    keys = list(decode_key_list(repository.objects.fetch(grave.list).payload))
+
+    def waits(state: State) -> bool:
+        return any(each.generation == grave.generation and not each.ended for each in state.graves)
+
+    try:
+        keys = list(decode_key_list(repository.objects.fetch(grave.list).payload))
+    except NotFoundError:
+        if waits(repository.log.refresh().state):
+            raise
+        return 0  # another collection was faster, and a third one took the list
     backend = repository.backend
     threads = READING_THREADS if backend.local_root is None else 0
     for done, _ in enumerate(ordered_map(keys, backend.delete, threads=threads), 1):
@@ -603,10 +642,7 @@ def delete_condemned(
     txn = secrets.token_hex(16)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
-        waits = any(
-            each.generation == grave.generation and not each.ended for each in view.state.graves
-        )
-        if not waits:
+        if not waits(view.state):
             return ()  # another collection was faster
         return (log_entry("gc-end", actor, {"generation": grave.generation}, txn),)
 

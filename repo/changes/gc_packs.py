@@ -32,6 +32,7 @@ from tensorrepo.repo.changes.gc_collect import (
     StoreTimes,
     append_record,
     appended_condemnation,
+    beside_others,
     condemnation_entry,
     delete_condemned,
     is_known_key,
@@ -84,7 +85,8 @@ def pack_history(
             packed before is packed; nothing else was deleted.
     """
     refuse_collection(repository, repository.log.refresh())
-    return _Packing.of(repository, actor, rules, progress).run(least)
+    packing = partial(_Packing.of, repository, actor, rules, progress)
+    return beside_others(repository, lambda: packing().run(least))
 
 
 @dataclass(slots=True)

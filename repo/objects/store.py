@@ -566,7 +566,8 @@ class ObjectStore:
         if bytes(head[:4]) == ZSTD_MAGIC:
             return None
         kind, links, start, payload_bytes = decode_header(memoryview(head), digest)
-        found = self.backend.size(key)
+        if (found := self.backend.size(key)) is None:
+            raise NotFoundError(f"no {key} in {self.backend.url}: it was taken while it was read")
         if found != start + payload_bytes:
             raise CorruptError(
                 f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from typing import TypeVar
 
 import pytest
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_collect, refs
 from tensorrepo.repo.changes.gc_collect import (
     CollectionReport,
     CollectionRules,
+    PackingReport,
     collect_garbage,
     plan_collection,
 )
+from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.changes.transaction import begin
@@ -29,7 +34,7 @@ from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import object_key
-from tests.support.builders.histories import verify
+from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import (
     ADA,
     again,
@@ -39,12 +44,13 @@ from tests.support.builders.repositories import (
     stage_files,
     tip_of,
 )
-from tests.support.effort import sampled
+from tests.support.effort import check_each, sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 from tests.support.reference.collection_replay import Interrupted
 
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
 DAY = 86400
+T = TypeVar("T")
 
 
 class Clock:
@@ -360,3 +366,57 @@ def test_a_key_whose_label_was_merged_away_is_collected_still(
     assert plan_collection(again(repository), rules=AT_ONCE).dead_objects == 0
     labels = [key for key in keys(repository) if key.rpartition(".")[2].isdigit()]
     assert labels == [], "each was collected, whatever became of its label"
+
+
+class OthersCollect(WrappedBackend):
+    """Right before operation `at`, counted from 1, others drop refs and collect, twice."""
+
+    def __init__(self, inner: Backend, at: int) -> None:
+        super().__init__(inner)
+        self.at = at
+
+    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
+        self.operations.append((verb, key))
+        if len(self.operations) == self.at:
+            for number in range(2):
+                other = open_repository(self.inner, drivers={})
+                dropped_branch(other, b"other %d" % number)
+                collect(other)
+        return work()
+
+
+def pack(repository: RepositoryCore) -> PackingReport:
+    return pack_history(repository, actor=ADA, rules=AT_ONCE, least=2)
+
+
+@pytest.mark.parametrize(("work", "most"), [(collect, 100), (pack, 10)], ids=["collect", "pack"])
+def test_a_collection_goes_on_whenever_others_merge_and_take_tables_and_lists(
+    work: Callable[[RepositoryCore], object], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_collect, "MOST_TABLES", 3)
+    monkeypatch.setattr(gc_collect, "LEAST_MERGED", 2)
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    for number in range(3):
+        dropped_branch(repository, b"%d" % number)
+        collect(repository)
+    dropped_branch(repository, b"mine")
+
+    def check(at: int) -> None:
+        beside = OthersCollect(copied(repository.backend), at)
+        work(open_repository(beside, drivers={}))
+        verify(beside.inner)
+
+    counted = OthersCollect(copied(repository.backend), -1)
+    work(open_repository(counted, drivers={}))
+    check_each(sampled(range(1, len(counted.operations) + 1), most), check)
+
+
+def test_what_is_lost_stops_a_collection_and_is_no_work_of_others() -> None:
+    repository = new_repository()
+    made = commit_files(repository, {"files/a": b"kept"})
+    repository.backend.delete(object_key(made.digest))
+    before = repository.log.refresh().generation
+    with pytest.raises(NotFoundError):
+        collect(again(repository))
+    assert repository.log.refresh().generation == before
