@@ -28,6 +28,7 @@ from tensorrepo.repo.log.log_slots import (
     LogSlot,
     checkpoint_key,
     marker_holds,
+    marker_is_right,
     ref_page_key,
     segment_key,
     slot_key,
@@ -40,8 +41,9 @@ from tensorrepo.repo.log.state import State
 
 WINDOW: Final = 256  # slots read at once: at most 16 MiB
 MAX_GAP: Final = 4096  # missing records; what lies behind more of them is no part of the log
-RECORD, CHECKPOINT, REF_PAGE, SEGMENT, MARKER, HINT = (
-    "log record", "checkpoint", "ref page", "segment", "void marker", "hint",
+RECORD, CHECKPOINT, REF_PAGE, SEGMENT, MARKER, MARKER_TEXT, HINT = (
+    "log record", "checkpoint", "ref page", "segment", "void marker", "text of a void marker",
+    "hint",
 )  # fmt: skip
 _DIGITS: Final = 20
 
@@ -268,6 +270,8 @@ class LogCheck:
         for gen in self._keys.markers:
             if problem := self._marker_problem(gen):
                 yield LogFault(void_key(gen), MARKER, gen, problem)
+            elif problem := self._text_problem(gen):
+                yield LogFault(void_key(gen), MARKER_TEXT, gen, problem)
 
     def _marker_problem(self, gen: int) -> str:
         slots = self._log.slots
@@ -285,6 +289,17 @@ class LogCheck:
         except CorruptError:
             return ""
         return f"log record {gen} is a record: nothing can stand in for it"
+
+    def _text_problem(self, gen: int) -> str:
+        """What is wrong with a marker that holds: who set it, why and when."""
+        marker = self._log.slots.read(void_key(gen))
+        if marker is None or marker_is_right(marker) is not False:
+            return ""
+        return (
+            "it holds, but who set it, why or when was altered, or its tag. `tensorrepo fsck "
+            "--repair --from URL` puts it back from a mirror; if none has it, `tensorrepo doctor "
+            f"--void {gen}` says it anew"
+        )
 
     def _hint(self) -> Iterator[LogFault]:
         data = self._log.slots.read(HINT_KEY)

@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.sql_log import LOG_PREFIX, SqlLogBackend
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
-from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.ids import Digest, content_tag, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.threads import ordered_map
@@ -33,6 +34,8 @@ HINT_KEY: Final = "log/hint"
 CHECKPOINT_PREFIX: Final = "log/checkpoint/"
 MAX_WORKERS: Final = 32
 MAX_GENERATION: Final = 10**18
+_TAG: Final = re.compile("[0-9a-f]{32}")
+_TAGS_CHARACTERS: Final = 70  # two of them with their line feeds, one of which may be damaged
 
 
 def slot_key(gen: int) -> str:
@@ -86,7 +89,28 @@ class Marker:
 
 def encode_marker(marker: Marker) -> bytes:
     raw = asdict(marker)
-    return canonical_json(raw | {"time": raw.pop("time_ns")})
+    raw["time"] = raw.pop("time_ns")
+    # Of markers an older version takes no other members. The tag comes twice: where a byte of one
+    # is damaged, the other tells that there was one.
+    tag = _marker_tag(raw)
+    return canonical_json(raw | {"note": f"{marker.note}\n{tag}\n{tag}"})
+
+
+def _marker_tag(raw: Mapping[str, object]) -> str:
+    return content_tag(canonical_json(raw)).hex()
+
+
+def marker_is_right(data: bytes) -> bool | None:
+    """Whether a marker has the tag that its members make; None: it is one from before tags.
+
+    What it says of its slot is proved by that: who set it, why and when by the tag alone.
+    """
+    raw = parse_canonical(data, "marker")
+    note = raw["note"]
+    if not isinstance(note, str) or not _TAG.search(note[-_TAGS_CHARACTERS:]):
+        return None
+    text, *tags = note.rsplit("\n", 2)
+    return tags == [_marker_tag(raw | {"note": text})] * 2
 
 
 def marker_holds(data: bytes, gen: int, previous: Digest, found: Digest) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from tensorrepo.repo.backends.base import overwrite_durably
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-from tensorrepo.repo.ids import record_digest
+from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,
@@ -22,6 +22,7 @@ from tensorrepo.repo.log.log_slots import (
     checkpoint_key,
     encode_marker,
     marker_holds,
+    marker_is_right,
     ref_page_key,
     void_key,
 )
@@ -31,6 +32,8 @@ from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_se
 
 def void_slot(log: RepositoryLog, gen: int, *, actor: str, time_ns: int, note: str = "") -> Marker:
     """Mark slot `gen`, whose bytes are no record, to count as an empty one.
+
+    A marker that is damaged, be it that it still holds, is replaced.
 
     Args:
         log: log of the repository; the slots before `gen` must be in order.
@@ -45,9 +48,7 @@ def void_slot(log: RepositoryLog, gen: int, *, actor: str, time_ns: int, note: s
     """
     data = log.slots.slot_bytes(gen)
     previous = log.digest_of(gen - 1)
-    try:
-        log.slots.parse(gen, previous, data)
-    except CorruptError:
+    if _may_be_marked(log, gen, previous, data):
         marker = Marker(gen, previous, record_digest(data), actor, time_ns, note)
         _store(log, marker)
         return marker
@@ -110,10 +111,21 @@ def restore_segment(
     return True
 
 
+def _may_be_marked(log: RepositoryLog, gen: int, previous: Digest, data: bytes) -> bool:
+    try:
+        slot = log.slots.parse(gen, previous, data)
+    except CorruptError:
+        return True
+    return slot.void and marker_is_right(log.backend.read(void_key(gen))) is False
+
+
 def _store(log: RepositoryLog, marker: Marker) -> None:
     key, data = void_key(marker.gen), encode_marker(marker)
     if log.backend.create(key, [data]):
         return
-    # A marker that does not hold has no effect, so nothing is lost with it.
-    if not marker_holds(log.backend.read(key), marker.gen, marker.previous, marker.found):
+    # A marker that does not hold has no effect, so nothing is lost with it; one whose tag is wrong
+    # says nothing but what this one says, too.
+    here = log.backend.read(key)
+    holds = marker_holds(here, marker.gen, marker.previous, marker.found)
+    if not holds or marker_is_right(here) is False:
         overwrite_durably(log.backend, key, [data])

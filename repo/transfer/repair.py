@@ -30,6 +30,7 @@ from tensorrepo.repo.ids import Buffer, Digest, record_digest
 from tensorrepo.repo.log.log_check import (
     CHECKPOINT,
     MARKER,
+    MARKER_TEXT,
     RECORD,
     REF_PAGE,
     SEGMENT,
@@ -41,6 +42,7 @@ from tensorrepo.repo.log.log_slots import (
     IDENTITY_KEY,
     checkpoint_key,
     marker_holds,
+    marker_is_right,
     slot_key,
     void_key,
 )
@@ -127,6 +129,9 @@ def repair_log(
             yield from repair_objects(repository, bulks, sources, parts, state=check.state)
         yield from repair_records(repository, known)
         faults = list(LogCheck(repository.log).faults())
+    elif any(fault.kind == MARKER_TEXT for fault in faults):
+        for copy in (copy for copy in copies if copy.id == repository.id):
+            yield from _markers(repository, copy)
     if not any(fault.kind == RECORD for fault in faults):
         yield from repair_caches(repository, faults)
     try:
@@ -418,7 +423,9 @@ def _is_void(backend: Backend, generation: int, previous: Digest, data: bytes) -
 
 
 def _markers(repository: RepositoryCore, copy: RepositoryCore) -> Iterator[QuarantinedBytes]:
-    """Void markers of a copy that hold for what lies here, where there is none that does."""
+    """Void markers of a copy that hold for what lies here, where there is none that does, or
+    whose text is proved.
+    """
     backend = repository.log.backend
     for gen in log_keys(copy.log).markers:
         data, slot = _read(copy.log.backend, void_key(gen)), _read(backend, slot_key(gen))
@@ -426,8 +433,11 @@ def _markers(repository: RepositoryCore, copy: RepositoryCore) -> Iterator[Quara
         if data is None or slot is None or _record(slot) is not None:
             continue
         previous = record_digest(before) if before is not None else repository.log.digest_of(0)
-        here = _read(backend, void_key(gen))
-        if here != data and marker_holds(data, gen, previous, record_digest(slot)):
+        here, found = _read(backend, void_key(gen)), record_digest(slot)
+        if here == data or not marker_holds(data, gen, previous, found):
+            continue
+        holds = here is not None and marker_holds(here, gen, previous, found)
+        if not holds or (not marker_is_right(here) and marker_is_right(data) is not False):
             yield from _kept(backend, void_key(gen))
             overwrite_durably(backend, void_key(gen), (data,))
 

@@ -4,6 +4,7 @@ import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.log_slots import void_key
 from tensorrepo.repo.log.records import (
     decode_record,
     decode_ref_updates,
@@ -60,10 +61,12 @@ def test_the_golden_state_with_ref_pages_is_read_and_written_alike() -> None:
     assert encode_state(state, paging) == STORED["paged-state"]
 
 
-def test_a_reader_of_the_golden_log_arrives_where_its_writer_was() -> None:
+@pytest.mark.parametrize("marker", [f"void/{13:020d}.json", "marker-without-tag"])
+def test_a_reader_of_the_golden_log_arrives_where_its_writer_was(marker: str) -> None:
     backend, bulks = MemoryBackend(), Bulks()
     for name in (name for name in STORED if name.endswith(".json")):
         backend.create(f"log/{name}", [STORED[name]])
+    backend.overwrite(void_key(13), [STORED[marker]])
     bulks.put(STORED["ref-updates"])
     log = open_log(backend, read_bulk=bulks)
     state = log.refresh().state

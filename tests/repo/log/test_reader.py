@@ -23,11 +23,14 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import Hint, decode_hint, encode_hint
+from tensorrepo.repo.log.log_check import check_log
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,
     Marker,
     checkpoint_key,
     encode_marker,
+    marker_holds,
+    marker_is_right,
     slot_key,
     void_key,
 )
@@ -35,9 +38,11 @@ from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import (
     LogRecord,
     Update,
+    canonical_json,
     encode_record,
     encode_ref_updates,
     genesis_digest,
+    parse_canonical,
 )
 from tensorrepo.repo.log.repair import rewrite_hint, void_slot
 from tensorrepo.repo.log.state import State, encode_state
@@ -53,6 +58,7 @@ from tests.support.builders.log import (
     new_backend,
     open_log,
 )
+from tests.support.effort import check_each
 from tests.support.faults.backends import FlippingBackend
 from tests.support.faults.damage import flipped, survivors
 
@@ -624,6 +630,40 @@ def test_a_damaged_marker_has_no_effect_and_is_replaced(marker: bytes) -> None:
         log.refresh()
     void_slot(log, 6, actor="Ann", time_ns=1)
     assert log.refresh().generation == 6
+
+
+@pytest.mark.parametrize("note", ["", "a disk died", f"as {'ab' * 16} says\n", "a\nb\nc"])
+def test_no_flipped_bit_of_a_marker_goes_unnoticed(note: str) -> None:
+    right = Marker(6, digest(1), digest(2), "Ann", 1, note)
+    data = encode_marker(right)
+    assert marker_holds(data, 6, digest(1), digest(2))
+    assert marker_is_right(data)
+    before = canonical_json(parse_canonical(data, "marker") | {"note": "a disk died"})
+    assert marker_is_right(before) is None  # one of an older version
+
+    def check(bit: int) -> None:
+        broken = flipped(data, bit // 8, 1 << bit % 8)
+        holds = marker_holds(broken, 6, digest(1), digest(2))
+        assert not holds or marker_is_right(broken) is False
+
+    check_each(range(8 * len(data)), check)
+
+
+def test_a_marker_whose_text_is_damaged_holds_and_is_said_anew() -> None:
+    backend = copy_of(SHORT)
+    backend.create(slot_key(6), [b"garbage"])
+    void_slot(open_log(backend), 6, actor="Ann", time_ns=1, note="a disk died")
+    whole = backend.read(void_key(6))
+    with pytest.raises(InvalidInputError, match="marked as void already"):
+        void_slot(open_log(backend), 6, actor="Bob", time_ns=2)
+    backend.overwrite(void_key(6), [whole.replace(b"Ann", b"Ian")])
+    assert open_log(backend).refresh().generation == 6
+    (fault,) = check_log(open_log(backend))
+    assert (fault.key, fault.kind) == (void_key(6), "text of a void marker")
+    assert "doctor --void 6" in fault.problem
+    void_slot(open_log(backend), 6, actor="Ann", time_ns=1, note="a disk died")
+    assert backend.read(void_key(6)) == whole
+    assert list(check_log(open_log(backend))) == []
 
 
 @pytest.mark.parametrize("name", ["gen", "previous", "found"])

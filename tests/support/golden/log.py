@@ -10,13 +10,15 @@ from typing import Any
 
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.apply import fold
-from tensorrepo.repo.log.log_slots import slot_key
+from tensorrepo.repo.log.log_slots import slot_key, void_key
 from tensorrepo.repo.log.records import (
     LogEntry,
     LogRecord,
     Update,
+    canonical_json,
     encode_record,
     encode_ref_updates,
+    parse_canonical,
 )
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.repo.log.segments import Segment, SegmentCommit, changed_filter, encode_segment
@@ -73,7 +75,14 @@ def golden_files() -> dict[str, bytes]:
     keys = [stored.key for stored in backend.list("log/")]
     slots = [slot_key(gen) for gen in range(15, 64)]
     files = {key.removeprefix("log/"): backend.read(key) for key in keys if key not in slots}
-    return files | {"ref-updates": payload, "segment": _segment(backend)} | _paged() | _purged()
+    marker = _without_tag(backend.read(void_key(13)))
+    files |= {"ref-updates": payload, "segment": _segment(backend), "marker-without-tag": marker}
+    return files | _paged() | _purged()
+
+
+def _without_tag(marker: bytes) -> bytes:
+    """The marker as it was before there were tags."""
+    return canonical_json(parse_canonical(marker, "marker") | {"note": "a disk died"})
 
 
 def _paged() -> dict[str, bytes]:
