@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -19,7 +20,15 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.erase import (
+    Erasure,
+    FragmentTwins,
+    PagePlace,
+    erase,
+    erased_rows,
+    tainted_pages,
+)
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, row_ids, runs_of_ids
 from tensorrepo.formats.dataset.read import (
@@ -33,6 +42,15 @@ from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Text
 from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
+from tensorrepo.formats.dataset.versions.fragment_content import (
+    NAME_COST,
+    SEEN_BYTES,
+    NamedFragment,
+    SeenFragments,
+    named_fragments,
+    within,
+)
+from tensorrepo.formats.dataset.versions.match import RowRanges
 from tensorrepo.formats.model.maintenance.erase import TensorSurvey
 from tensorrepo.formats.model.maintenance.repack import RepackOptions
 from tensorrepo.formats.search_index.stored_index import open_index, segments_with, write_index
@@ -51,6 +69,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -192,35 +211,34 @@ class PurgeSurvey:
         """Paths of small datasets with rows that equal erased ones under ids of their own, to the
         greatest number in one leaf. Copies in chunks share those, and stop the purge.
         """
-        erased = set[bytes]()
-        for digest in self.datasets:
-            dataset = undeleted(self.open(digest))
-            rows = erased_rows(dataset, Erasure(self.erasure.ids))
-            if dataset.root.stored_bytes <= MOST_COPIED_BYTES:
-                for start in range(0, len(rows) if len(erased) < MOST_TEXTS else 0, _STEP_ROWS):
-                    erased.update(row_hashes(dataset, rows[start : start + _STEP_ROWS]))
+        erased = self._erased_hashes()
         found: dict[str, int] = {}
         seen = set[tuple[bytes, tuple[str, ...]]]()
+        counts = LimitedCache[int](SEEN_BYTES)
         for digest, paths in self.datasets.items() if erased else ():
             dataset = undeleted(self.open(digest))
             if dataset.root.stored_bytes > MOST_COPIED_BYTES:
                 continue
             known, first = erased_rows(dataset, self.erasure), 0
-            for leaf in dataset.root.leaves:
-                rows = np.setdiff1d(np.arange(first, first + leaf.rows), known)
-                first += leaf.rows
+            for number, leaf in enumerate(dataset.root.leaves):
                 key = (leaf.digest or leaf.payload, tuple(sorted(dataset.schema.visible.names)))
-                if key in seen:
-                    continue
-                seen.add(key)
-                count = sum(
-                    each in erased
-                    for start in range(0, len(rows), _STEP_ROWS)
-                    for each in row_hashes(dataset, rows[start : start + _STEP_ROWS])
-                )
-                for path in paths if count else ():
-                    found[path] = max(found.get(path, 0), count)
+                if key not in seen:
+                    seen.add(key)
+                    fragments = named_fragments(dataset, number, first)
+                    count = sum(_equal_rows(dataset, fragments, known, erased, counts))
+                    for path in paths if count else ():
+                        found[path] = max(found.get(path, 0), count)
+                first += leaf.rows
         return dict(sorted(found.items()))
+
+    def _erased_hashes(self) -> set[bytes]:
+        erased, seen = set[bytes](), SeenFragments()
+        for digest in self.datasets:
+            dataset = undeleted(self.open(digest))
+            if dataset.root.stored_bytes <= MOST_COPIED_BYTES and len(erased) < MOST_TEXTS:
+                rows = erased_rows(dataset, Erasure(self.erasure.ids))
+                erased.update(_hashes(dataset, within(rows, seen.fresh(dataset))))
+        return erased
 
     def open(self, digest: Digest) -> StoredDataset:
         return open_dataset(self.store, digest, self.outside)
@@ -255,11 +273,12 @@ class PurgeSurvey:
     def _ids(self) -> NDArray[np.void]:
         found = [row_ids(self.request.ids)] if self.request.ids else [np.zeros(0, ROW_ID)]
         refused: InvalidInputError | NotFoundError | None = None
-        asked = 0
+        asked, seen = 0, SeenFragments()
         for digest in self.named if self.request.where is not None else ():
             dataset = undeleted(self.open(digest))
+            fresh = seen.fresh(dataset)  # what a row is, decides whether it is meant
             try:
-                rows = choose_rows(dataset, self.request.where, strict=False).rows
+                rows = choose_rows(dataset, self.request.where, strict=False, within=fresh).rows
             except (InvalidInputError, NotFoundError) as error:
                 refused = error  # this version has not all columns of the condition
                 continue
@@ -287,16 +306,17 @@ class PurgeSurvey:
             erasure.ids, lambda kind: isinstance(kind, ClassLabel)
         ):
             found.setdefault(column.id, set()).add(column.type.names[value])
+        seen = SeenFragments()
         for digest in self.datasets if found else ():
             dataset = self.open(digest)
+            rows = _expanded(seen.fresh(dataset))
+            rows = np.setdiff1d(rows, erased_rows(dataset, erasure), assume_unique=True)
             for column in dataset.schema.columns:
                 names = found.get(column.id)
                 if not names or not isinstance(column.type, ClassLabel):
                     continue
                 codes = [at for at, name in enumerate(column.type.names) if name in names]
-                other = np.ones(dataset.root.rows, np.bool_)
-                other[erased_rows(dataset, erasure)] = False
-                for used in self._codes(dataset, column.name, np.flatnonzero(other), codes):
+                for used in self._codes(dataset, column.name, rows, codes):
                     names.discard(column.type.names[used])
         return {name: frozenset(each) for name, each in found.items() if each}
 
@@ -315,9 +335,10 @@ class PurgeSurvey:
         self, ids: NDArray[np.void], wanted: Callable[[Any], bool]
     ) -> Iterator[tuple[Digest, Any, Any]]:
         """Version, column and value of each erased cell that is not null, of columns `wanted`."""
+        seen = SeenFragments()
         for digest in self.datasets:
             dataset = undeleted(self.open(digest))
-            rows = erased_rows(dataset, Erasure(ids))
+            rows = within(erased_rows(dataset, Erasure(ids)), seen.fresh(dataset))
             columns = [column for column in dataset.schema.columns if wanted(column.type)]
             if not len(rows):
                 continue
@@ -356,6 +377,7 @@ class PurgeSurvey:
         """Store the twins of all that holds some of it."""
         twins: dict[Digest, Digest] = {}
         where: dict[Digest, str] = {}
+        made = FragmentTwins()
         for done, (digest, paths) in enumerate(self.datasets.items()):
             progress("rewriting versions", done, len(self.datasets))
             path = ", ".join(sorted(filter(None, paths)))
@@ -363,7 +385,7 @@ class PurgeSurvey:
             if erasure.is_empty:
                 continue
             try:
-                twin = erase(writer, self.open(digest), erasure, self.tainted)
+                twin = erase(writer, self.open(digest), erasure, self.tainted, made=made)
             except InvalidInputError as error:
                 raise InvalidInputError(f"{path or digest[:12]}: {error}") from error
             if twin is not None and twin.digest != digest:
@@ -397,6 +419,37 @@ class PurgeSurvey:
             if column.id in self.erasure.columns
         }
         return dict.fromkeys(self.request.paths, names) if names else {}
+
+
+def _expanded(ranges: Ints) -> Ints:
+    """All rows in ranges, ascending."""
+    return RowRanges(ranges[:, 0], ranges[:, 1]).expand()
+
+
+def _equal_rows(
+    dataset: StoredDataset,
+    fragments: Sequence[NamedFragment],
+    known: Ints,
+    erased: AbstractSet[bytes],
+    counts: LimitedCache[int],
+) -> Iterator[int]:
+    """How many rows of each fragment, but for `known`, have one of the hashes `erased`.
+
+    `counts` remembers that by the names of fragments.
+    """
+    for each in fragments:
+        count = counts.get(each.name)
+        if count is None:
+            rows = np.arange(each.first_row, each.first_row + each.rows)
+            rows = np.setdiff1d(rows, known, assume_unique=True)
+            count = sum(one in erased for one in _hashes(dataset, rows))
+            counts.put(each.name, count, NAME_COST)
+        yield count
+
+
+def _hashes(dataset: StoredDataset, rows: Ints) -> Iterator[bytes]:
+    for start in range(0, len(rows), _STEP_ROWS):
+        yield from row_hashes(dataset, rows[start : start + _STEP_ROWS])
 
 
 def row_hashes(dataset: StoredDataset, rows: NDArray[np.int64]) -> list[bytes]:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -40,11 +40,13 @@ from tensorrepo.formats.dataset.read import (
     StoredDataset,
     live_rows,
     narrowed,
+    open_dataset,
     row_id_table,
     scan,
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
-from tensorrepo.formats.dataset.schema.types import ClassLabel
+from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout
+from tensorrepo.formats.dataset.versions.fragment_content import NamedFragment, named_fragments
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.fragment_write import (
     FragmentWriter,
@@ -54,9 +56,11 @@ from tensorrepo.formats.dataset.writing.fragment_write import (
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 PagePlace: TypeAlias = tuple[Digest, int]  # chunk, and offset in it; -1: a chunk of tiles
+_TWINS_BYTES: Final = 64 << 20  # of fragments that were written for other versions
 
 
 def _no_ids() -> NDArray[np.void]:
@@ -115,16 +119,21 @@ def erase(
     erasure: Erasure,
     tainted: AbstractSet[PagePlace],
     *,
+    made: FragmentTwins | None = None,
     budget_bytes: int = BUDGET_BYTES,
     codec: CodecChoice = "auto",
 ) -> ObjectLink | None:
     """Store the twin of a version; None where it holds nothing that is erased.
+
+    Whoever erases the same of several versions gives one `made` for all: what one of them had
+    written anew is linked in the next.
 
     Args:
         objects: where the twin is stored; it reads what is in `dataset`.
         dataset: the version, which stays as it is.
         erasure: what is erased.
         tainted: places of pages, in chunks of any version, that hold some of it.
+        made: fragments that were written for other versions.
         budget_bytes: bound of the memory used, beside one batch.
         codec: codec tried on pages that are written anew.
 
@@ -146,12 +155,51 @@ def erase(
         options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
         groups = _groups_without(dataset.root.groups, erasure.columns)
 
+        put: list[int] = []
+
         def tree(groups: Groups) -> TreeWriter:
-            return TreeWriter(objects, schema, groups, None, storers, options.quarter_bytes)
+            return _NotingTree(put, objects, schema, groups, None, storers, options.quarter_bytes)
 
         writer = FragmentWriter(schema, options, tree, groups)
-        eraser = _Eraser(dataset, schema, rows, tainted, chunks, leaves, writer, rng)
-        return eraser.run().finish(*texts)
+        made = made or FragmentTwins()
+        eraser = _Eraser(dataset, schema, rows, tainted, chunks, leaves, writer, rng, made, put)
+        twin = eraser.run().finish(*texts)
+    eraser.remember(open_dataset(objects, twin.digest))
+    return twin
+
+
+class FragmentTwins:
+    """What was written in the place of fragments, as it lies in the version that it was written
+    for. What was forgotten is written again.
+    """
+
+    def __init__(self) -> None:
+        self._twins = LimitedCache[tuple[Fragment, ...]](_TWINS_BYTES)
+
+    def get(self, key: bytes) -> tuple[Fragment, ...] | None:
+        return self._twins.get(key)
+
+    def put(self, key: bytes, twins: tuple[Fragment, ...]) -> None:
+        self._twins.put(key, twins, sum(map(_kept_bytes, twins)))
+
+
+class _NotingTree(TreeWriter):
+    """Notes the uids of the fragments that are put in."""
+
+    def __init__(self, uids: list[int], *given: Any) -> None:
+        super().__init__(*given)
+        self._uids = uids
+
+    def add(self, fragment: Fragment) -> None:
+        self._uids.append(fragment.uid)
+        super().add(fragment)
+
+
+def _kept_bytes(fragment: Fragment) -> int:
+    """Memory that a fragment takes, about: what metadata says, and pages that stand inline."""
+    parts = list(fragment.every_column)
+    inline = any(not isinstance(part.pages, ColumnPages) for part in parts)
+    return 1000 + sum(500 + 200 * part.count for part in parts) + fragment.stored_bytes * inline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,21 +212,37 @@ class _Eraser:
     leaves: list[bool]  # whether each leads to what is tainted
     writer: FragmentWriter
     rng: random.Random
+    made: FragmentTwins
+    put: list[int]  # uids of the fragments of the twin, as they come
+    written: dict[bytes, list[int]] = field(default_factory=dict)  # those written for a fragment
 
     def run(self) -> TreeWriter:
         dataset, first = self.dataset, 0
         alive = live_rows(dataset).physical(np.arange(dataset.rows))
         kept = narrowed(dataset, np.setdiff1d(alive, self.rows, assume_unique=True))
-        for entry, leads in zip(dataset.root.leaves, self.leaves, strict=True):
+        for number, entry in enumerate(dataset.root.leaves):
+            leads = self.leaves[number]
             low, high = np.searchsorted(self.rows, [first, first + entry.rows])
             if low == high and not leads and self.writer.groups == dataset.root.groups:
                 self._keep(entry)
                 first += entry.rows
                 continue
-            for fragment in leaf_fragments(dataset, entry):
-                self._put(kept, fragment, first)
-                first += fragment.rows
+            fragments = leaf_fragments(dataset, entry)
+            named = named_fragments(dataset, number, first)
+            for fragment, place in zip(fragments, named, strict=True):
+                self._put(kept, fragment, place)
+            first += entry.rows
         return self.writer.finish()
+
+    def remember(self, twin: StoredDataset) -> None:
+        """Keep what was written for fragments of this version, as it lies in the twin."""
+        wanted = {uid for uids in self.written.values() for uid in uids}
+        found: dict[int, Fragment] = {}
+        for entry in twin.root.leaves if wanted else ():
+            each = {one.uid: one for one in leaf_fragments(twin, entry) if one.uid in wanted}
+            found |= each
+        for key, uids in self.written.items():
+            self.made.put(key, tuple(found[uid] for uid in uids))
 
     def _keep(self, entry: LeafEntry) -> None:
         tree = self.writer.tree
@@ -186,8 +250,8 @@ class _Eraser:
             tree.count(fragment)
         tree.keep_leaf(self.dataset, entry, last=entry is self.dataset.root.leaves[-1])
 
-    def _put(self, kept: StoredDataset, fragment: Fragment, first: int) -> None:
-        stop = first + fragment.rows
+    def _put(self, kept: StoredDataset, fragment: Fragment, place: NamedFragment) -> None:
+        first, stop = place.first_row, place.first_row + fragment.rows
         low, high = np.searchsorted(self.rows, [first, stop])
         regrouped = not self.writer.groups
         parts = list(_parts_of(fragment, self.schema))
@@ -195,7 +259,7 @@ class _Eraser:
         if shares and low == high:
             self._refuse_copies(parts)
         if low < high or shares or regrouped:
-            self._rewrite(kept, fragment, first, stop)
+            self._rewrite(kept, fragment, place)
             return
         live = {column.id for column in self.schema.columns}
         groups = {
@@ -213,16 +277,28 @@ class _Eraser:
                 "it has rows that are to be erased under ids of its own, as they were stored twice"
             )
 
-    def _rewrite(self, kept: StoredDataset, fragment: Fragment, first: int, stop: int) -> None:
-        """Write what is left of a fragment, under a name that follows from it."""
+    def _rewrite(self, kept: StoredDataset, fragment: Fragment, place: NamedFragment) -> None:
+        """Put what is left of a fragment, under a name that follows from it."""
+        first, stop = place.first_row, place.first_row + place.rows
         ids, names = row_id_table(self.dataset), self.schema.names
         alive = live_rows(kept).alive(first, stop)
         numbers = np.arange(first, stop) if alive is None else first + alive
-        named = blake3(fragment.uid.to_bytes(8, "little") + ids.of(numbers).tobytes())
-        self.rng.seed(named.digest())
+        left = ids.of(numbers).tobytes()
+        key = blake3(repr(self.writer.groups).encode() + place.name + left).digest()
+        # What tiles take is told with new pages alone: a twin that has some is written each time.
+        tiled = any(each.storage.layout is ColumnLayout.TILED for each in self.schema.columns)
+        is_shared = bool(self.writer.groups) and not tiled
+        if is_shared and (known := self.made.get(key)) is not None:
+            for twin in known:
+                self.writer.tree.add_known(twin, counted=False)
+            return
+        self.rng.seed(blake3(fragment.uid.to_bytes(8, "little") + left).digest())
+        before = len(self.put)
         for rows, values in scan(kept, names, first, stop, max_bytes=BATCH_BYTES):
             self.writer.add([values[name] for name in names], ids.of(rows))
         self.writer.end_fragment()
+        if is_shared:
+            self.written[key] = self.put[before:]
 
 
 def redacted(value: Any, repeats: Callable[[str], bool]) -> Any:

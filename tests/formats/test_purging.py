@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tensorrepo.formats import purging
 from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, row_id_table
-from tensorrepo.formats.dataset.schema.schema import Schema, Text
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema, Text
+from tensorrepo.formats.dataset.update import update_rows
+from tensorrepo.formats.dataset.versions import fragment_content
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.purging import (
     PurgeRequest,
@@ -46,8 +50,9 @@ from tensorrepo.repo.log.branch_rules import BranchRule
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
+from tests.support.builders.changed import without
 from tests.support.builders.repositories import ADA, BOB
-from tests.support.effort import sampled
+from tests.support.effort import examples, sampled
 from tests.support.faults.backends import Crash, CrashBackend
 
 SECRET = "zebra-quixote-77"
@@ -234,6 +239,71 @@ def test_small_copies_under_other_ids_are_found(core: RepositoryCore) -> None:
     commit_rows(core, [people(3, 1), people(3, 1)], seed=3)
     purge(core, PurgeRequest((PATH, "datasets/copy", "datasets/like"), where=REQUEST.where))
     assert copies(core) == {}
+
+
+KINDS = Schema.of({"name": Text(), "age": "int64", "kind": ClassLabel(("a", "b", SECRET))})
+
+
+def grown(seed: int) -> RepositoryCore:
+    """Versions of two datasets that have rows in common, by appends, updates and deletions."""
+    core = create_repository(MemoryBackend(), drivers=DRIVERS, local=LocalState())
+    chance = random.Random(seed)
+    for step in range(12):
+        path = chance.choice([PATH, "datasets/others"])
+        transaction = begin(core, "main")
+        held = None
+        if transaction.base is not None:
+            held = core.entry(tree_of(core.objects, transaction.base), path)
+        base = None if held is None else open_dataset(transaction.objects, held.digest)
+        act = chance.choice(["append", "append", "update", "delete"])
+        if base is None or act == "append":
+            numbers = [chance.randrange(8) for _ in range(6)]
+            batch = [
+                {
+                    "name": SECRET if at == 3 else f"{at}",
+                    "age": at,
+                    "kind": chance.choice([0, 0, 1, 2]),
+                }
+                for at in numbers
+            ]
+            rng = random.Random(f"{seed} {step}")
+            made = write_dataset(transaction.objects, KINDS, [batch], base=base, rng=rng).digest
+        elif act == "update":
+            values = {"name": [SECRET], "kind": [chance.randrange(3)]}
+            made = update_rows(
+                transaction.objects, base, [chance.randrange(len(base))], values
+            ).digest
+        else:
+            made = without(transaction.objects, base, [chance.randrange(len(base))]).digest
+        transaction.stage(path, open_dataset(transaction.objects, made).entry)
+        transaction.commit("change", author=ADA)
+    return core
+
+
+def found_by(core: RepositoryCore, request: PurgeRequest) -> tuple[Any, ...]:
+    """What a survey tells of rows."""
+    survey = survey_of(core, request, core.log.refresh().state)
+    assert isinstance(survey, PurgeSurvey)
+    texts = survey.erasure.repeats
+    assert isinstance(texts, RepeatedTexts)
+    ids = survey.erasure.ids.tolist()
+    return ids, survey.erasure.classes, texts.texts, survey.copies, survey.versions
+
+
+@pytest.mark.parametrize("seed", range(examples(4)))
+def test_rows_that_versions_share_are_looked_at_once_and_found_as_if_in_each(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = grown(seed)
+    request = PurgeRequest((PATH,), where=f"name = '{SECRET}' and age < 6")
+    try:
+        found = found_by(core, request)
+    except NotFoundError:
+        request = replace(request, paths=("datasets/others",))
+        found = found_by(core, request)
+    monkeypatch.setattr(fragment_content, "SEEN_BYTES", 0)  # nothing is remembered
+    monkeypatch.setattr(purging, "SEEN_BYTES", 0)
+    assert found_by(core, request) == found
 
 
 def test_only_who_may_move_every_protected_branch_purges(core: RepositoryCore) -> None:

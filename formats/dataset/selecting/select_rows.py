@@ -92,17 +92,19 @@ class FragmentRows:
 # ------------------------------------------------------------------------------ choosing
 
 
-def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) -> Chosen:
+def choose_rows(
+    dataset: StoredDataset, where: Where, *, strict: bool = True, within: Ints | None = None
+) -> Chosen:
     """The rows that `where` names.
 
     `strict` refuses ids and keys that no row has, and rows that are named twice; else they are
-    passed over.
+    passed over. `within` are physical ranges as for `condition_rows`.
 
     Raises:
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
         NotFoundError: row numbers beyond the end; with `strict` ids or keys that no row has.
     """
-    matching = matching_rows(dataset, where)
+    matching = matching_rows(dataset, where, within=within)
     if matching is not None:
         rows = live_rows(dataset).physical(matching)
         return Chosen(rows, np.arange(len(rows)), len(rows))
@@ -162,10 +164,14 @@ def _chosen(rows: Ints, places: Ints, given: int, *, strict: bool) -> Chosen:
 
 
 def matching_rows(
-    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+    dataset: StoredDataset,
+    where: Where,
+    progress: Callable[[int], None] | None = None,
+    *,
+    within: Ints | None = None,
 ) -> Ints | None:
     """`condition_rows` all together."""
-    numbers = condition_rows(dataset, where, progress)
+    numbers = condition_rows(dataset, where, progress, within=within)
     return None if numbers is None else np.concatenate([np.zeros(0, np.int64), *numbers])
 
 
@@ -175,12 +181,14 @@ def condition_rows(
     progress: Callable[[int], None] | None = None,
     *,
     start: int = 0,
+    within: Ints | None = None,
 ) -> Iterator[Ints] | None:
     """Numbers of the rows, deleted ones not counted, for which a condition is true.
 
     They come ascending, some at a time, as they are found; rows for which it is null are not among
     them, nor those before `start`, which are not looked at. None where `where` names rows
-    otherwise. `progress` receives the rows looked at so far.
+    otherwise. `progress` receives the rows looked at so far. `within`, int64 ``(n, 2)``, are
+    physical ranges, ascending and apart: no others are looked at where each row is judged alone.
 
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
@@ -191,9 +199,11 @@ def condition_rows(
         condition = condition.bound(dataset.schema)
     if not isinstance(condition, SqlCondition):
         is_expression = isinstance(condition, pc.Expression)
-        return _each_match(dataset, condition, progress, start) if is_expression else None
+        if not is_expression:
+            return None
+        return _each_match(dataset, condition, progress, start, within)
     if condition.expression is not None:
-        return _each_match(dataset, condition.expression, progress, start)
+        return _each_match(dataset, condition.expression, progress, start, within)
     if condition.rows is None:
         raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
     numbers = condition.rows.numbers()
@@ -205,6 +215,7 @@ def _each_match(
     expression: pc.Expression,
     progress: Callable[[int], None] | None,
     start: int,
+    within: Ints | None,
 ) -> Iterator[Ints]:
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if start >= dataset.rows:
@@ -217,8 +228,9 @@ def _each_match(
     live = live_rows(dataset)
     names, ranges = [column.name for column in columns], ranges_where(dataset, expression)
     first = int(live.physical(np.array([start]))[0])
-    ranges = np.maximum(ranges[ranges[:, 1] > first], first).tolist()
-    scanned = (each for bounds in ranges for each in scan_pages(dataset, names, *bounds))
+    ranges = np.maximum(ranges[ranges[:, 1] > first], first)
+    ranges = ranges if within is None else _common(ranges, within)
+    scanned = (each for bounds in ranges.tolist() for each in scan_pages(dataset, names, *bounds))
     for rows, batch in _joined_batches(scanned):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         numbers = live.live(rows)
@@ -233,6 +245,16 @@ def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:
     columns = {column.name: column for column in dataset.schema.columns}
     index_of = partial(column_index, dataset)
     return rows_that_may_match(expression, columns, index_of, dataset.root.rows)
+
+
+def _common(one: Ints, two: Ints) -> Ints:
+    """What ranges of rows have in common; each ascend and are apart: int64 ``(n, 2)``."""
+    low = np.searchsorted(two[:, 1], one[:, 0], side="right")
+    counts = np.maximum(np.searchsorted(two[:, 0], one[:, 1], side="left") - low, 0)
+    mine = np.repeat(np.arange(len(one)), counts)
+    theirs = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts - low, counts)
+    starts = np.maximum(one[mine, 0], two[theirs, 0])
+    return np.stack([starts, np.minimum(one[mine, 1], two[theirs, 1])], axis=1)
 
 
 def filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.erase import Erasure, erase, tainted_pages
+from tensorrepo.formats.dataset.erase import Erasure, FragmentTwins, erase, tainted_pages
 from tensorrepo.formats.dataset.evolve import drop_column
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema, Tensor, Text
@@ -21,6 +22,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.changed import without
 from tests.support.builders.datasets import same_rows, stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 
 SCHEMA = Schema.of(
     {
@@ -30,6 +32,7 @@ SCHEMA = Schema.of(
         "text": Text(),
     }
 )
+WITHOUT_TILES = Schema(tuple(each for each in SCHEMA.columns if each.name != "volume"))
 SECRET = "zebra-quixote-77"
 
 
@@ -117,6 +120,81 @@ def test_a_fragment_gets_one_twin_in_all_versions(
     twins = [twin_of(objects, each, erasure) for each in (dataset, newer)]
     runs = [row_id_table(each).runs["uid"].tolist() for each in twins]
     assert runs[0] == runs[1][: len(runs[0])]
+
+
+def history(objects: MemoryObjects, schema: Schema, seed: int) -> list[StoredDataset]:
+    """Versions that grew, were patched, lost rows and were compacted, in a random order."""
+    chance = random.Random(seed)
+
+    def batch(first: int, count: int) -> dict[str, Any]:
+        return {name: each for name, each in rows(first, count).items() if name in schema.names}
+
+    versions = [stored(objects, schema, [batch(0, 20)])]
+    for step in range(1, 10):
+        last = versions[-1]
+        some = sorted(chance.sample(range(len(last)), 3))
+        match chance.choice(["append", "append", "update", "delete", "compact"]):
+            case "append":
+                link = write_dataset(objects, schema, [batch(20 * step, 9)], base=last)
+                versions.append(open_dataset(objects, link.digest))
+            case "update":
+                values = {"text": [f"new {step} {at}" for at in some]}
+                link = update_rows(objects, last, some, values)
+                versions.append(open_dataset(objects, link.digest))
+            case "delete":
+                versions.append(without(objects, last, some))
+            case "compact":
+                link = compact_dataset(objects, last, codec=Codec.NONE)
+                versions.append(open_dataset(objects, link.digest))
+    return versions
+
+
+@pytest.mark.parametrize("seed", range(examples(3)))
+@pytest.mark.parametrize("schema", [SCHEMA, WITHOUT_TILES], ids=["tiles", "pages"])
+def test_versions_share_what_is_written_anew_and_hold_what_each_would_hold_alone(
+    objects: MemoryObjects, schema: Schema, seed: int
+) -> None:
+    versions, chance = history(objects, schema, seed), random.Random(seed)
+    every = np.unique(np.concatenate([ids_of(each, *range(len(each))) for each in versions]))
+    erasure = Erasure(every[sorted(chance.sample(range(len(every)), 4))])
+    tainted = {place for each in versions for place in tainted_pages(each, erasure)}
+    made = FragmentTwins()
+    for version in chance.sample(versions, len(versions)):
+        alone = erase(objects, version, erasure, tainted, codec=Codec.NONE)
+        shared = erase(objects, version, erasure, tainted, codec=Codec.NONE, made=made)
+        assert (alone is None) == (shared is None)
+        if alone is None or shared is None:
+            continue
+        one, two = (open_dataset(objects, link.digest) for link in (alone, shared))
+        assert same_rows(list(one), list(two))
+        assert (ids_of(one, *range(len(one))) == ids_of(two, *range(len(two)))).all()
+        assert one.root.statistics == two.root.statistics
+        assert one.schema == two.schema
+        left = np.setdiff1d(ids_of(version, *range(len(version))), erasure.ids)
+        assert (ids_of(two, *range(len(two))) == left).all()
+
+
+def test_what_is_written_anew_is_stored_once_for_all_versions() -> None:
+    objects, schema = MemoryObjects(), Schema.of({"label": "int16", "text": Text()})
+    chance = random.Random(0)
+
+    def batch(first: int) -> dict[str, Any]:
+        texts = [chance.randbytes(4000).hex() for _ in range(10)]
+        return {"label": list(range(first, first + 10)), "text": texts}
+
+    versions = [stored(objects, schema, [batch(0)])]
+    for step in range(1, 16):
+        link = write_dataset(objects, schema, [batch(10 * step)], base=versions[-1])
+        versions.append(open_dataset(objects, link.digest))
+    erasure = Erasure(ids_of(versions[-1], *range(3, 160, 10)))  # one row of each batch
+    before = set(objects.stored)
+    tainted = {place for each in versions for place in tainted_pages(each, erasure)}
+    made = FragmentTwins()
+    for version in versions[::-1]:
+        assert erase(objects, version, erasure, tainted, codec=Codec.NONE, made=made)
+    chunks = [each for each in set(objects.stored) - before if objects.get(each).kind is Kind.CHUNK]
+    written = sum(objects.get(each).payload.nbytes for each in chunks)
+    assert written < 1.5 * versions[-1].stored_bytes
 
 
 def test_a_row_that_is_only_hidden_by_a_deletion_goes_as_well(
