@@ -436,10 +436,15 @@ def _markers(repository: RepositoryCore, copy: RepositoryCore) -> Iterator[Quara
         here, found = _read(backend, void_key(gen)), record_digest(slot)
         if here == data or not marker_holds(data, gen, previous, found):
             continue
-        holds = here is not None and marker_holds(here, gen, previous, found)
-        if not holds or (not marker_is_right(here) and marker_is_right(data) is not False):
-            yield from _kept(backend, void_key(gen))
-            overwrite_durably(backend, void_key(gen), (data,))
+        is_better = marker_is_right(data) is not False
+        if (
+            here is not None
+            and marker_holds(here, gen, previous, found)
+            and (marker_is_right(here) or not is_better)
+        ):
+            continue
+        yield from _kept(backend, void_key(gen))
+        overwrite_durably(backend, void_key(gen), (data,))
 
 
 def repair_caches(

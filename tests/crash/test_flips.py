@@ -28,8 +28,14 @@ from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.log_check import LogCheck
-from tensorrepo.repo.log.log_slots import HINT_KEY, IDENTITY_KEY, slot_key
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.log_slots import (
+    HINT_KEY,
+    IDENTITY_KEY,
+    Marker,
+    encode_marker,
+    slot_key,
+)
+from tensorrepo.repo.log.records import LogEntry, parse_canonical
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.repo.objects.envelope import ZSTD_MAGIC, expand
 from tensorrepo.repo.objects.incarnations import parse_object_key
@@ -203,6 +209,26 @@ def test_whatever_byte_of_the_marker_of_a_void_slot_is_flipped_is_found_and_come
         assert broken.read(marker) == data
 
     check_each(sampled(range(len(data)), 12), check)
+
+
+def test_a_marker_that_was_said_anew_is_kept_and_a_damaged_one_is_better_than_none(
+    tmp_path: Path,
+) -> None:
+    backend, mirror = map(copied, whole())
+    (key,) = (stored.key for stored in backend.list("log/void/"))
+    data = backend.read(key)
+    told = parse_canonical(data, "marker")
+    marker = Marker(told["gen"], told["previous"], told["found"], ADA, 1, "said anew")
+    anew = encode_marker(marker)
+    backend.overwrite(key, (anew,))
+    mirror_of = open_repository(mirror, drivers={})
+    list(repair_log(open_repository(backend, drivers={}), [mirror_of], tmp_path))
+    assert backend.read(key) == anew
+    broken = data.replace(b"a disk died", b"a disc died")
+    backend.delete(key)
+    mirror.overwrite(key, (broken,))
+    list(repair_log(open_repository(backend, drivers={}), [mirror_of], tmp_path))
+    assert backend.read(key) == broken
 
 
 @pytest.mark.parametrize("before", [1, 0])
