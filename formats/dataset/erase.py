@@ -160,9 +160,11 @@ def erase(
         def tree(groups: Groups) -> TreeWriter:
             return _NotingTree(put, objects, schema, groups, None, storers, options.quarter_bytes)
 
-        writer = FragmentWriter(schema, options, tree, groups)
         made = made or FragmentTwins()
-        eraser = _Eraser(dataset, schema, rows, tainted, chunks, leaves, writer, rng, made, put)
+        writer = FragmentWriter(schema, options, tree, groups or made.groups(schema))
+        eraser = _Eraser(
+            dataset, schema, rows, tainted, chunks, leaves, writer, rng, made, put, not groups
+        )
         twin = eraser.run().finish(*texts)
     eraser.remember(open_dataset(objects, twin.digest))
     return twin
@@ -170,11 +172,19 @@ def erase(
 
 class FragmentTwins:
     """What was written in the place of fragments, as it lies in the version that it was written
-    for. What was forgotten is written again.
+    for, and the column groups that were chosen. What was forgotten is written again.
     """
 
     def __init__(self) -> None:
         self._twins = LimitedCache[tuple[Fragment, ...]](_TWINS_BYTES)
+        self._groups: dict[str, Groups] = {}  # by the schema
+
+    def groups(self, schema: Schema) -> Groups:
+        """Column groups of a twin whose schema this is; none where there was no such twin."""
+        return self._groups.get(repr(schema), ())
+
+    def note_groups(self, twin: StoredDataset) -> None:
+        self._groups[repr(twin.schema)] = twin.root.groups
 
     def get(self, key: bytes) -> tuple[Fragment, ...] | None:
         return self._twins.get(key)
@@ -214,6 +224,7 @@ class _Eraser:
     rng: random.Random
     made: FragmentTwins
     put: list[int]  # uids of the fragments of the twin, as they come
+    regroups: bool  # whether its column groups are others than those of the version
     written: dict[bytes, list[int]] = field(default_factory=dict)  # those written for a fragment
 
     def run(self) -> TreeWriter:
@@ -223,7 +234,8 @@ class _Eraser:
         for number, entry in enumerate(dataset.root.leaves):
             leads = self.leaves[number]
             low, high = np.searchsorted(self.rows, [first, first + entry.rows])
-            if low == high and not leads and self.writer.groups == dataset.root.groups:
+            stays = not self.regroups and self.writer.groups == dataset.root.groups
+            if low == high and not leads and stays:
                 self._keep(entry)
                 first += entry.rows
                 continue
@@ -241,8 +253,9 @@ class _Eraser:
         for entry in twin.root.leaves if wanted else ():
             each = {one.uid: one for one in leaf_fragments(twin, entry) if one.uid in wanted}
             found |= each
-        for key, uids in self.written.items():
-            self.made.put(key, tuple(found[uid] for uid in uids))
+        for name, uids in self.written.items():
+            self.made.put(_key(twin.root.groups, name), tuple(found[uid] for uid in uids))
+        self.made.note_groups(twin)
 
     def _keep(self, entry: LeafEntry) -> None:
         tree = self.writer.tree
@@ -253,12 +266,11 @@ class _Eraser:
     def _put(self, kept: StoredDataset, fragment: Fragment, place: NamedFragment) -> None:
         first, stop = place.first_row, place.first_row + fragment.rows
         low, high = np.searchsorted(self.rows, [first, stop])
-        regrouped = not self.writer.groups
         parts = list(_parts_of(fragment, self.schema))
         shares = any(not self.chunks.isdisjoint(_chunks_of(self.dataset, part)) for part in parts)
         if shares and low == high:
             self._refuse_copies(parts)
-        if low < high or shares or regrouped:
+        if low < high or shares or self.regroups:
             self._rewrite(kept, fragment, place)
             return
         live = {column.id for column in self.schema.columns}
@@ -284,11 +296,11 @@ class _Eraser:
         alive = live_rows(kept).alive(first, stop)
         numbers = np.arange(first, stop) if alive is None else first + alive
         left = ids.of(numbers).tobytes()
-        key = blake3(repr(self.writer.groups).encode() + place.name + left).digest()
+        name = blake3(place.name + left).digest()
         # What tiles take is told with new pages alone: a twin that has some is written each time.
         tiled = any(each.storage.layout is ColumnLayout.TILED for each in self.schema.columns)
-        is_shared = bool(self.writer.groups) and not tiled
-        if is_shared and (known := self.made.get(key)) is not None:
+        groups = () if tiled else self.writer.groups
+        if groups and (known := self.made.get(_key(groups, name))) is not None:
             for twin in known:
                 self.writer.tree.add_known(twin, counted=False)
             return
@@ -297,8 +309,12 @@ class _Eraser:
         for rows, values in scan(kept, names, first, stop, max_bytes=BATCH_BYTES):
             self.writer.add([values[name] for name in names], ids.of(rows))
         self.writer.end_fragment()
-        if is_shared:
-            self.written[key] = self.put[before:]
+        if not tiled:
+            self.written[name] = self.put[before:]
+
+
+def _key(groups: Groups, name: bytes) -> bytes:
+    return blake3(repr(groups).encode() + name).digest()
 
 
 def redacted(value: Any, repeats: Callable[[str], bool]) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.changed import without
 from tests.support.builders.datasets import same_rows, stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.effort import examples
+from tests.support.effort import check_each, examples
 
 SCHEMA = Schema.of(
     {
@@ -34,6 +34,7 @@ SCHEMA = Schema.of(
 )
 WITHOUT_TILES = Schema(tuple(each for each in SCHEMA.columns if each.name != "volume"))
 SECRET = "zebra-quixote-77"
+Erased: TypeAlias = Callable[[Sequence[StoredDataset]], Erasure]
 
 
 def rows(first: int, count: int) -> dict[str, Any]:
@@ -149,47 +150,55 @@ def history(objects: MemoryObjects, schema: Schema, seed: int) -> list[StoredDat
     return versions
 
 
-@pytest.mark.parametrize("seed", range(examples(3)))
+def some_rows(versions: Sequence[StoredDataset]) -> Erasure:
+    """One of each ten rows that any version has."""
+    every = np.concatenate([ids_of(each, *range(len(each))) for each in versions])
+    return Erasure(np.unique(every)[3::10])
+
+
+def first_column(versions: Sequence[StoredDataset]) -> Erasure:
+    return Erasure(columns=frozenset([versions[0].schema.columns[0].id]))
+
+
+@pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("schema", [SCHEMA, WITHOUT_TILES], ids=["tiles", "pages"])
+@pytest.mark.parametrize("erased", [some_rows, first_column])
 def test_versions_share_what_is_written_anew_and_hold_what_each_would_hold_alone(
-    objects: MemoryObjects, schema: Schema, seed: int
+    objects: MemoryObjects, erased: Erased, schema: Schema, seed: int
 ) -> None:
-    versions, chance = history(objects, schema, seed), random.Random(seed)
-    every = np.unique(np.concatenate([ids_of(each, *range(len(each))) for each in versions]))
-    erasure = Erasure(every[sorted(chance.sample(range(len(every)), 4))])
+    versions = history(objects, schema, seed)
+    erasure, made = erased(versions), FragmentTwins()
     tainted = {place for each in versions for place in tainted_pages(each, erasure)}
-    made = FragmentTwins()
-    for version in chance.sample(versions, len(versions)):
+
+    def check(version: StoredDataset) -> None:
         alone = erase(objects, version, erasure, tainted, codec=Codec.NONE)
         shared = erase(objects, version, erasure, tainted, codec=Codec.NONE, made=made)
-        assert (alone is None) == (shared is None)
-        if alone is None or shared is None:
-            continue
-        one, two = (open_dataset(objects, link.digest) for link in (alone, shared))
+        one, two = (open_dataset(objects, (link or version).digest) for link in (alone, shared))
         assert same_rows(list(one), list(two))
-        assert (ids_of(one, *range(len(one))) == ids_of(two, *range(len(two)))).all()
-        assert one.root.statistics == two.root.statistics
-        assert one.schema == two.schema
         left = np.setdiff1d(ids_of(version, *range(len(version))), erasure.ids)
+        assert (ids_of(one, *range(len(one))) == left).all()
         assert (ids_of(two, *range(len(two))) == left).all()
+        assert (one.schema, one.root.statistics) == (two.schema, two.root.statistics)
+
+    check_each(random.Random(seed).sample(versions, len(versions)), check)
 
 
-def test_what_is_written_anew_is_stored_once_for_all_versions() -> None:
-    objects, schema = MemoryObjects(), Schema.of({"label": "int16", "text": Text()})
-    chance = random.Random(0)
+@pytest.mark.parametrize("erased", [some_rows, first_column])
+def test_what_is_written_anew_is_stored_once_for_all_versions(erased: Erased) -> None:
+    objects, chance = MemoryObjects(), random.Random(0)
+    schema = Schema.of({"label": "int16", "number": "int16", "text": Text()})
 
     def batch(first: int) -> dict[str, Any]:
-        texts = [chance.randbytes(4000).hex() for _ in range(10)]
-        return {"label": list(range(first, first + 10)), "text": texts}
+        numbers = list(range(first, first + 10))
+        texts = [chance.randbytes(4000).hex() for _ in numbers]
+        return {"label": numbers, "number": numbers, "text": texts}
 
     versions = [stored(objects, schema, [batch(0)])]
     for step in range(1, 16):
         link = write_dataset(objects, schema, [batch(10 * step)], base=versions[-1])
         versions.append(open_dataset(objects, link.digest))
-    erasure = Erasure(ids_of(versions[-1], *range(3, 160, 10)))  # one row of each batch
-    before = set(objects.stored)
+    erasure, made, before = erased(versions), FragmentTwins(), set(objects.stored)
     tainted = {place for each in versions for place in tainted_pages(each, erasure)}
-    made = FragmentTwins()
     for version in versions[::-1]:
         assert erase(objects, version, erasure, tainted, codec=Codec.NONE, made=made)
     chunks = [each for each in set(objects.stored) - before if objects.get(each).kind is Kind.CHUNK]
