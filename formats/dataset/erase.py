@@ -45,7 +45,7 @@ from tensorrepo.formats.dataset.read import (
     scan,
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
-from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ClassLabel
 from tensorrepo.formats.dataset.versions.fragment_content import NamedFragment, named_fragments
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.fragment_write import (
@@ -155,7 +155,7 @@ def erase(
         options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
         groups = _groups_without(dataset.root.groups, erasure.columns)
 
-        put: list[int] = []
+        put: list[_PutFragment] = []
 
         def tree(groups: Groups) -> TreeWriter:
             return _NotingTree(put, objects, schema, groups, None, storers, options.quarter_bytes)
@@ -176,7 +176,7 @@ class FragmentTwins:
     """
 
     def __init__(self) -> None:
-        self._twins = LimitedCache[tuple[Fragment, ...]](_TWINS_BYTES)
+        self._twins = LimitedCache[tuple[_Twin, ...]](_TWINS_BYTES)
         self._groups: dict[str, Groups] = {}  # by the schema
 
     def groups(self, schema: Schema) -> Groups:
@@ -186,23 +186,47 @@ class FragmentTwins:
     def note_groups(self, twin: StoredDataset) -> None:
         self._groups[repr(twin.schema)] = twin.root.groups
 
-    def get(self, key: bytes) -> tuple[Fragment, ...] | None:
+    def get(self, key: bytes) -> tuple[_Twin, ...] | None:
         return self._twins.get(key)
 
-    def put(self, key: bytes, twins: tuple[Fragment, ...]) -> None:
-        self._twins.put(key, twins, sum(map(_kept_bytes, twins)))
+    def put(self, key: bytes, twins: tuple[_Twin, ...]) -> None:
+        self._twins.put(key, twins, sum(_kept_bytes(twin.fragment) for twin in twins))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PutFragment:
+    """The uid of a fragment that was put in, and what tiles of new pages take, by column."""
+
+    uid: int
+    tile_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Twin:
+    fragment: Fragment
+    tile_bytes: Mapping[str, int]  # which nothing that is stored says by column
 
 
 class _NotingTree(TreeWriter):
-    """Notes the uids of the fragments that are put in."""
+    """Notes the fragments that are put in, and takes twins that another version has."""
 
-    def __init__(self, uids: list[int], *given: Any) -> None:
+    def __init__(self, put: list[_PutFragment], *given: Any) -> None:
         super().__init__(*given)
-        self._uids = uids
+        self._put = put
 
     def add(self, fragment: Fragment) -> None:
-        self._uids.append(fragment.uid)
+        tiles = {
+            column.id: sum(page.tile_bytes for page in column.pages)
+            for column in fragment.columns
+            if not isinstance(column.pages, ColumnPages)
+        }
+        self._put.append(_PutFragment(fragment.uid, tiles))
         super().add(fragment)
+
+    def add_twin(self, twin: _Twin) -> None:
+        self.add_known(twin.fragment, counted=False)
+        for column, size in twin.tile_bytes.items():
+            self._tallies[column].stored_bytes += size
 
 
 def _kept_bytes(fragment: Fragment) -> int:
@@ -223,9 +247,9 @@ class _Eraser:
     writer: FragmentWriter
     rng: random.Random
     made: FragmentTwins
-    put: list[int]  # uids of the fragments of the twin, as they come
+    put: list[_PutFragment]  # fragments of the twin, as they come
     regroups: bool  # whether its column groups are others than those of the version
-    written: dict[bytes, list[int]] = field(default_factory=dict)  # those written for a fragment
+    written: dict[bytes, list[_PutFragment]] = field(default_factory=dict)  # for a fragment each
 
     def run(self) -> TreeWriter:
         dataset, first = self.dataset, 0
@@ -248,13 +272,14 @@ class _Eraser:
 
     def remember(self, twin: StoredDataset) -> None:
         """Keep what was written for fragments of this version, as it lies in the twin."""
-        wanted = {uid for uids in self.written.values() for uid in uids}
+        wanted = {each.uid for put in self.written.values() for each in put}
         found: dict[int, Fragment] = {}
         for entry in twin.root.leaves if wanted else ():
             each = {one.uid: one for one in leaf_fragments(twin, entry) if one.uid in wanted}
             found |= each
-        for name, uids in self.written.items():
-            self.made.put(_key(twin.root.groups, name), tuple(found[uid] for uid in uids))
+        for name, put in self.written.items():
+            twins = tuple(_Twin(found[each.uid], each.tile_bytes) for each in put)
+            self.made.put(_key(twin.root.groups, name), twins)
         self.made.note_groups(twin)
 
     def _keep(self, entry: LeafEntry) -> None:
@@ -297,20 +322,19 @@ class _Eraser:
         numbers = np.arange(first, stop) if alive is None else first + alive
         left = ids.of(numbers).tobytes()
         name = blake3(place.name + left).digest()
-        # What tiles take is told with new pages alone: a twin that has some is written each time.
-        tiled = any(each.storage.layout is ColumnLayout.TILED for each in self.schema.columns)
-        groups = () if tiled else self.writer.groups
+        groups = self.writer.groups
         if groups and (known := self.made.get(_key(groups, name))) is not None:
+            tree = self.writer.tree
+            assert isinstance(tree, _NotingTree), "as it was made"
             for twin in known:
-                self.writer.tree.add_known(twin, counted=False)
+                tree.add_twin(twin)
             return
         self.rng.seed(blake3(fragment.uid.to_bytes(8, "little") + left).digest())
         before = len(self.put)
         for rows, values in scan(kept, names, first, stop, max_bytes=BATCH_BYTES):
             self.writer.add([values[name] for name in names], ids.of(rows))
         self.writer.end_fragment()
-        if not tiled:
-            self.written[name] = self.put[before:]
+        self.written[name] = self.put[before:]
 
 
 def _key(groups: Groups, name: bytes) -> bytes:
