@@ -115,8 +115,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
                 room = out[run.start * size : run.stop * size]
                 yield partial(self.run_into, run, room, planes=planes, once=True)
         else:
-            for run in _chosen_runs(self, chosen):
-                yield _part_fill(self, run, chosen, out, planes)
+            yield from _part_fills(self, chosen, out, planes)
 
     def frame_into(self, index: int, buffer: memoryview) -> None:
         """Fill `buffer` with one frame. Raises CorruptError."""
@@ -137,6 +136,17 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         size = frame_bytes(self.type)
         rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
+        self.rooms_into(frames, rooms, planes=planes, once=once)
+
+    def rooms_into(
+        self,
+        frames: range,
+        rooms: Sequence[memoryview],
+        *,
+        planes: int | None = None,
+        once: bool = False,
+    ) -> None:
+        """As `run_into`, each frame into a room of its own."""
         if planes is None:
             self.decode_into(frames, rooms, once=once)
             for index, room in zip(frames, rooms, strict=True):
@@ -572,9 +582,23 @@ def _check_frames(tensor: StoredFrames, named: bytes | None) -> None:
         )
 
 
-def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[range]:
-    """Runs of the frames that hold something of a selection."""
+def _part_fills(
+    tensor: StoredFrames, chosen: ElementSelection, out: memoryview, planes: int | None
+) -> Iterator[Fill]:
+    """What fills `out` with a selection: one part of all frames that were kept, one of each run."""
     touched = chosen.frames(frame_bytes(tensor.type) // tensor.type.block_bytes)
+    kept: dict[int, memoryview] = {}
+    if planes is None:
+        proved = ((at, tensor.members.proved(tensor.frames[at].frame.digest)) for at in touched)
+        kept = {at: frame for at, frame in proved if frame is not None}
+    if kept:
+        yield partial(_copy_parts, tensor, kept, chosen, out)
+    for run in _joined(tensor, [at for at in touched if at not in kept]):
+        yield partial(_read_parts, tensor, run, chosen, out, planes)
+
+
+def _joined(tensor: StoredFrames, touched: Sequence[int]) -> Iterator[range]:
+    """Runs of some frames."""
     start = 0
     for at in range(1, len(touched) + 1):
         if at == len(touched) or touched[at] != touched[at - 1] + 1:
@@ -582,18 +606,31 @@ def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[ran
             start = at
 
 
-def _part_fill(
+def _read_parts(
     tensor: StoredFrames, run: range, chosen: ElementSelection, out: memoryview, planes: int | None
-) -> Fill:
-    def fill() -> None:
-        size = frame_bytes(tensor.type)
-        whole = np.empty(min(run.stop * size, tensor.size_bytes) - run.start * size, np.uint8)
-        tensor.run_into(run, whole.data, planes=planes)
-        item = _item_of(tensor.type)
-        start = run.start * size // item.itemsize
-        chosen.copy(whole.view(item), start, np.frombuffer(out, item))
+) -> None:
+    size = frame_bytes(tensor.type)
+    rooms = [np.empty(min(size, tensor.size_bytes - at * size), np.uint8).data for at in run]
+    tensor.rooms_into(run, rooms, planes=planes)
+    frames = dict(zip(run, rooms, strict=True))
+    _copy_parts(tensor, frames, chosen, out)
+    if planes is None:
+        items = size // tensor.type.block_bytes
+        for at, room in frames.items():
+            if not chosen.fills(at * items, at * items + room.nbytes // tensor.type.block_bytes):
+                tensor.members.keep_proved(tensor.frames[at].frame.digest, room)
 
-    return fill
+
+def _copy_parts(
+    tensor: StoredFrames,
+    frames: Mapping[int, memoryview],
+    chosen: ElementSelection,
+    out: memoryview,
+) -> None:
+    item = _item_of(tensor.type)
+    target, items = np.frombuffer(out, item), frame_bytes(tensor.type) // item.itemsize
+    for at, frame in frames.items():
+        chosen.copy(np.frombuffer(frame, item), at * items, target)
 
 
 def _value_fill(
