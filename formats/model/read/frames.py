@@ -92,7 +92,12 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             start = stop
 
     def fills(
-        self, index: ElementIndex | None, out: memoryview, planes: int | None
+        self,
+        index: ElementIndex | None,
+        out: memoryview,
+        planes: int | None,
+        *,
+        once: bool = False,
     ) -> Iterator[Fill]:
         """What fills `out` with ``tensor[index]``, all of it for None; in any order, on any thread.
 
@@ -103,6 +108,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             index: selected elements.
             out: memory for exactly those.
             planes: number of most significant bytes of each number that are read; the others are 0.
+            once: whether nobody is going to ask for other parts of the same frames.
         """
         chosen = None
         if index is not None:
@@ -115,7 +121,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
                 room = out[run.start * size : run.stop * size]
                 yield partial(self.run_into, run, room, planes=planes, once=True)
         else:
-            yield from _part_fills(self, chosen, out, planes)
+            yield from _part_fills(self, chosen, out, planes, keep=planes is None and not once)
 
     def frame_into(self, index: int, buffer: memoryview) -> None:
         """Fill `buffer` with one frame. Raises CorruptError."""
@@ -273,11 +279,16 @@ class PiecedTensor:
         return None
 
     def fills(
-        self, index: ElementIndex | None, out: memoryview, planes: int | None
+        self,
+        index: ElementIndex | None,
+        out: memoryview,
+        planes: int | None,
+        *,
+        once: bool = False,
     ) -> Iterator[Fill]:
         """What fills `out` with ``tensor[index]``, all of it for None; a piece at a time."""
         if isinstance(index, RowNumbers):
-            yield from self._row_fills(index, out, planes)
+            yield from self._row_fills(index, out, planes, once=once)
             return
         ranges = index_ranges(self.shape, () if index is None else index)
         lengths = [len(picked) for picked in ranges]
@@ -296,9 +307,11 @@ class PiecedTensor:
                     slice(picked[low] - start, picked[high - 1] - start + 1, picked.step)
                     for low, high, picked, start in inner
                 )
-                yield self._fill(part, local, items, tuple(outer), planes)
+                yield self._fill(part, local, items, tuple(outer), planes, once=once)
 
-    def _row_fills(self, rows: RowNumbers, out: memoryview, planes: int | None) -> Iterator[Fill]:
+    def _row_fills(
+        self, rows: RowNumbers, out: memoryview, planes: int | None, *, once: bool
+    ) -> Iterator[Fill]:
         if not out.nbytes:
             return
         items = np.frombuffer(out, _item_of(self.type))
@@ -313,7 +326,8 @@ class PiecedTensor:
                     slice(start, start + size)
                     for start, size in zip(offset[1:], part.shape[1:], strict=True)
                 ]
-                yield self._fill(part, local, items, (rows.places[low:high], *outer), planes)
+                places = rows.places[low:high]
+                yield self._fill(part, local, items, (places, *outer), planes, once=once)
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
         """Fill `buffer` with bytes from `start_byte`: the rows that hold them are read."""
@@ -343,6 +357,8 @@ class PiecedTensor:
         items: NDArray[Any],
         outer: tuple[slice | NDArray[np.int64], ...],
         planes: int | None,
+        *,
+        once: bool,
     ) -> Fill:
         def fill() -> None:
             lengths = [
@@ -351,7 +367,8 @@ class PiecedTensor:
             ]
             shape = self._in_blocks(lengths)
             found = np.empty(shape, items.dtype)
-            for one in part.fills(local, found.reshape(-1).view(np.uint8).data, planes):
+            room = found.reshape(-1).view(np.uint8).data
+            for one in part.fills(local, room, planes, once=once):
                 one()
             *before, last = outer
             block = self.type.block_elements
@@ -583,7 +600,12 @@ def _check_frames(tensor: StoredFrames, named: bytes | None) -> None:
 
 
 def _part_fills(
-    tensor: StoredFrames, chosen: ElementSelection, out: memoryview, planes: int | None
+    tensor: StoredFrames,
+    chosen: ElementSelection,
+    out: memoryview,
+    planes: int | None,
+    *,
+    keep: bool,
 ) -> Iterator[Fill]:
     """What fills `out` with a selection: one part of all frames that were kept, one of each run."""
     touched = chosen.frames(frame_bytes(tensor.type) // tensor.type.block_bytes)
@@ -594,7 +616,7 @@ def _part_fills(
     if kept:
         yield partial(_copy_parts, tensor, kept, chosen, out)
     for run in _joined(tensor, [at for at in touched if at not in kept]):
-        yield partial(_read_parts, tensor, run, chosen, out, planes)
+        yield partial(_read_parts, tensor, run, chosen, out, planes, keep=keep)
 
 
 def _joined(tensor: StoredFrames, touched: Sequence[int]) -> Iterator[range]:
@@ -607,17 +629,23 @@ def _joined(tensor: StoredFrames, touched: Sequence[int]) -> Iterator[range]:
 
 
 def _read_parts(
-    tensor: StoredFrames, run: range, chosen: ElementSelection, out: memoryview, planes: int | None
+    tensor: StoredFrames,
+    run: range,
+    chosen: ElementSelection,
+    out: memoryview,
+    planes: int | None,
+    *,
+    keep: bool,
 ) -> None:
     size = frame_bytes(tensor.type)
     rooms = [np.empty(min(size, tensor.size_bytes - at * size), np.uint8).data for at in run]
     tensor.rooms_into(run, rooms, planes=planes)
     frames = dict(zip(run, rooms, strict=True))
     _copy_parts(tensor, frames, chosen, out)
-    if planes is None:
+    if keep:
         items = size // tensor.type.block_bytes
         for at, room in frames.items():
-            if not chosen.fills(at * items, at * items + room.nbytes // tensor.type.block_bytes):
+            if not chosen.has_all(at * items, at * items + room.nbytes // tensor.type.block_bytes):
                 tensor.members.keep_proved(tensor.frames[at].frame.digest, room)
 
 
