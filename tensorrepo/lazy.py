@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
     from tensorrepo.datasets.feed import ChangeFeed, changes_of
+    from tensorrepo.datasets.indexed_rows import answered, find_indexed, rows_by_index
+    from tensorrepo.datasets.search import (
+        FUSED_ROWS,
+        SearchResult,
+        fuse,
+        search_text,
+        search_vectors,
+    )
     from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.sql_edit import row_selection
     from tensorrepo.describe import repository_table
@@ -78,14 +86,17 @@ if TYPE_CHECKING:
     from tensorrepo.verbs.comparison import compare, compare_entry
     from tensorrepo.verbs.dql import dql
     from tensorrepo.verbs.evaluate import EvaluationRequest, request_of
+    from tensorrepo.verbs.indexes import IndexSearch, index_beside
     from tensorrepo.verbs.progressive import evaluate
     from tensorrepo.verbs.purge import plan_purge, purge, purge_request
+    from tensorrepo.verbs.transfer import rate_limit
     from tensorrepo.verbs.watching import watch
     from tensorrepo.workspace.add_paths import add_changed
     from tensorrepo.workspace.checkout import update_tracked
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
+    "FUSED_ROWS",
     "METHODS",
     "AllowedOutside",
     "ChangeFeed",
@@ -94,6 +105,7 @@ __all__ = [
     "DatasetMergeDriver",
     "EvaluationRequest",
     "IndexMergeDriver",
+    "IndexSearch",
     "Lineage",
     "ModelMergeDriver",
     "Owners",
@@ -102,8 +114,10 @@ __all__ = [
     "RepackOptions",
     "Run",
     "Runs",
+    "SearchResult",
     "Selection",
     "add_changed",
+    "answered",
     "begin_transaction",
     "blame",
     "bundle",
@@ -128,8 +142,11 @@ __all__ = [
     "fetch_data",
     "files_in_place",
     "files_text",
+    "find_indexed",
+    "fuse",
     "handles",
     "here_of",
+    "index_beside",
     "measure_owners",
     "measure_trees",
     "measure_usage",
@@ -150,6 +167,7 @@ __all__ = [
     "purge",
     "purge_request",
     "push",
+    "rate_limit",
     "repack_models",
     "repack_worn",
     "repository_table",
@@ -157,6 +175,9 @@ __all__ = [
     "row_documents",
     "row_lines",
     "row_selection",
+    "rows_by_index",
+    "search_text",
+    "search_vectors",
     "shortened",
     "sql",
     "stored_token",
@@ -178,6 +199,8 @@ _NAMES: Final = {
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
     "datasets.feed": "ChangeFeed changes_of",
+    "datasets.indexed_rows": "answered find_indexed rows_by_index",
+    "datasets.search": "FUSED_ROWS SearchResult fuse search_text search_vectors",
     "datasets.selection": "Selection",
     "datasets.sql_edit": "row_selection",
     "describe": "repository_table",
@@ -236,6 +259,8 @@ _NAMES: Final = {
     "verbs.evaluate": "EvaluationRequest request_of",
     "verbs.progressive": "evaluate",
     "verbs.exchange": "export read",
+    "verbs.indexes": "IndexSearch index_beside",
+    "verbs.transfer": "rate_limit",
     "verbs.watching": "watch",
     "verbs.import_history": "import_history",
     "verbs.purge": "plan_purge purge purge_request",

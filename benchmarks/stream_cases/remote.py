@@ -103,6 +103,7 @@ def _told(
         "open_ms": round(1e3 * cold["open_seconds"]),
         "first_batch_ms": round(1e3 * first["first_batch_seconds"]),
         "first_batch_least_ms": round(1e3 * least),
+        "first_batch_cpu_ms": round(1e3 * first["first_batch_cpu_seconds"]),
         "requests": first["requests"],
         "hedged": first["hedged_requests"],
         "concurrency": first["concurrency_reached"],

@@ -18,7 +18,6 @@ import dis
 import enum
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import re
 import sys
@@ -455,10 +454,12 @@ def _package_of(module: str | None) -> str | None:
 def _version_of(package: str) -> str | None:
     if package == "python":
         return _python()
+    from importlib import metadata  # loads what reads mail, and few need it
+
     for name in _distributions().get(package, [package]):
         try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
             continue
     version = getattr(sys.modules.get(package), "__version__", None)
     return version if isinstance(version, str) else None
@@ -466,7 +467,9 @@ def _version_of(package: str) -> str | None:
 
 @functools.cache  # reads what all that is installed says of itself: most of a second
 def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
+    from importlib import metadata  # as above
+
+    return metadata.packages_distributions()
 
 
 def _python() -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
+from itertools import chain
 from math import fsum, sqrt
 from typing import Any
 
@@ -278,20 +279,23 @@ class ModelDiff(Shown):
 
     def lines(self) -> Iterator[str]:
         """One line for each thing that differs."""
-        for spec in self.added:
-            yield f"+ {_text(spec)}"
-        for spec in self.removed:
-            yield f"- {_text(spec)}"
-        for old, new in self.retyped:
-            yield f"~ {_text(old)} -> {new.type.name} {list(new.shape)}"
-        for change in self.changed:
-            yield f"~ {_text(change.spec)}{_measures(change)}"
-        for name, (before, after) in self.files.items():
-            yield f"{'+' if before is None else '-' if after is None else '~'} file {name}"
-        for name, values in self.metrics.items():
-            yield f"~ metric {name}: {values[0]} -> {values[1]}"
-        for name, values in self.config.items():
-            yield f"~ config {name}: {values[0]!s:.80} -> {values[1]!s:.80}"
+        return chain.from_iterable(self.lines_by_kind())
+
+    def lines_by_kind(self) -> Iterator[list[str]]:
+        """The lines of what is of one kind: tensors that were added, removed, ..., files, ..."""
+        yield [f"+ {_text(spec)}" for spec in self.added]
+        yield [f"- {_text(spec)}" for spec in self.removed]
+        yield [f"~ {_text(old)} -> {new.type.name} {list(new.shape)}" for old, new in self.retyped]
+        yield [f"~ {_text(change.spec)}{_measures(change)}" for change in self.changed]
+        yield [
+            f"{'+' if before is None else '-' if after is None else '~'} file {name}"
+            for name, (before, after) in self.files.items()
+        ]
+        yield [f"~ metric {name}: {old} -> {new}" for name, (old, new) in self.metrics.items()]
+        yield [
+            f"~ config {name}: {old!s:.80} -> {new!s:.80}"
+            for name, (old, new) in self.config.items()
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -125,6 +125,14 @@ def take_rows(
     calm_base: Numbers,
     /,
 ) -> tuple[int, int]: ...
+def nearest_signatures(
+    words: NDArray[np.uint64],
+    known: NDArray[np.bool_],
+    few: int,
+    first: int,
+    out: NDArray[np.int64],
+    /,
+) -> None: ...
 def has_more_values(numbers: Numbers, size: int, most: int, /) -> bool: ...
 def decode_scan(
     data: bytes,

@@ -6,7 +6,7 @@
 
 static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_encoding,  add_frequency_tables,
                                      add_jpeg_entropy, add_planes,    add_rans,
-                                     add_row_moves,    add_products,  add_stored_planes,
-                                     NULL};
+                                     add_row_moves,    add_products,  add_signatures,
+                                     add_stored_planes, NULL};
 
 EXTENSION(_codecs, PARTS)

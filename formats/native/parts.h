@@ -32,6 +32,7 @@ PART int add_planes(PyObject *module);
 PART int add_rans(PyObject *module);
 PART int add_row_moves(PyObject *module);
 PART int add_products(PyObject *module);
+PART int add_signatures(PyObject *module);
 PART int add_stored_planes(PyObject *module);
 
 /* Sets an error where a size is not what it must be. */

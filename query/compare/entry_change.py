@@ -48,9 +48,11 @@ def mark_of(change: PathChange) -> str:
     return "A" if change.old is None else "D" if change.new is None else "M"
 
 
-def shortened(details: Sequence[str], hint: str = "--full") -> Iterator[str]:
-    """The first of the lines that tell of an entry, and how many more there are."""
-    shown = len(details) if len(details) <= SHOWN_DETAILS + 1 else SHOWN_DETAILS
+def shortened(
+    details: Sequence[str], hint: str = "--full", most: int = SHOWN_DETAILS
+) -> Iterator[str]:
+    """The first `most` of the lines that tell of an entry, and how many more there are."""
+    shown = len(details) if len(details) <= most + 1 else most
     yield from details[:shown]
     if shown < len(details):
         yield f"... and {len(details) - shown:,} more ({hint})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Annotated
 
@@ -27,13 +27,18 @@ from tensorrepo.formats.model.maintenance.usage import (
 )
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.query.compare.descriptions import describe_entries
+from tensorrepo.query.compare.entry_change import shortened
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
 StagedOption = Annotated[bool, Option("--staged", help="As it is staged, NAME alone.")]
-SHOWN_LAYERS = 10
+FullOption = Annotated[
+    bool, Option("--full", help="Every line and layer, not only the first 20 of each kind.")
+]
+SHOWN_LINES = 20  # of each kind
+SHOWN_LAYERS = 10  # of those that moved most
 
 
 def model_ls_command(
@@ -74,6 +79,7 @@ def model_desc_command(
     name: StoredModelArgument,
     graph: Annotated[bool, Option("--nodes", help="Its graph, node by node.")] = False,
     staged: StagedOption = False,
+    full: FullOption = False,
 ) -> None:
     """Describe a model: layers, parameters, types, architecture, files, metrics, lineage.
 
@@ -84,6 +90,7 @@ def model_desc_command(
         tensorrepo model desc classifier
         tensorrepo model desc v1:classifier --json
         tensorrepo model desc classifier --nodes
+        tensorrepo model desc classifier --full
     """
     stored = find_model(call.session, name, staged=staged)
     if graph:
@@ -98,14 +105,17 @@ def model_desc_command(
         output.json_value({"path": stored.path, "commit": stored.commit, **described.to_json()})
         return
     output.line(f"{stored.path} ({described.digest:.12}), {output.bytes_text(described.bytes)}")
-    output.lines(f"  {line}" for line in described.lines())
+    output.lines(f"  {line}" for line in _shown(list(described.lines()), full=full))
     layer_columns = {
         "layer": "name",
         ">tensors": "tensors",
         ">parameters": lambda layer: f"{layer.parameters:,}",
         ">bytes": lambda layer: output.bytes_text(layer.bytes),
     }
-    output.show(described.layers, layer_columns)
+    more = 0 if full else len(described.layers) - SHOWN_LINES
+    output.show(described.layers if more <= 1 else described.layers[:SHOWN_LINES], layer_columns)
+    if more > 1:
+        output.line(f"... and {more:,} more (--full)")
 
 
 def model_diff_command(
@@ -115,6 +125,7 @@ def model_diff_command(
     names_only: Annotated[
         bool, Option("--names-only", help="Read no tensor: only say which changed.")
     ] = False,
+    full: FullOption = False,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
 ) -> None:
     """Compare two models: tensors, how far they moved, layers that moved most, config, metrics.
@@ -136,8 +147,9 @@ def model_diff_command(
         output.json_value(diff.to_json())
     else:
         output.line(diff.summary)
-        output.lines(diff.lines())
-        output.lines(_moved(diff))
+        for lines in diff.lines_by_kind():
+            output.lines(_shown(lines, full=full))
+        output.lines(_moved(diff, full=full))
     if exit_code and sides[0].digest != sides[1].digest:
         raise Exit(NOTHING_TO_DO)
 
@@ -165,17 +177,22 @@ def model_verify_command(
         raise CorruptError(f"{stored.path} is damaged: {faults}")
 
 
-def _moved(diff: ModelDiff) -> Iterator[str]:
+def _shown(lines: Sequence[str], *, full: bool) -> Iterable[str]:
+    return lines if full else shortened(lines, most=SHOWN_LINES)
+
+
+def _moved(diff: ModelDiff, *, full: bool) -> Iterator[str]:
     """The layers that moved most, for people."""
     layers = diff.layers
     if len(layers) < 2:
         return
     yield "layers by movement:"
-    for layer in layers[:SHOWN_LAYERS]:
+    shown = layers if full else layers[:SHOWN_LAYERS]
+    for layer in shown:
         share = "" if layer.relative is None else f", {layer.relative:.3%} of its norm"
         yield f"  {layer.layer}: L2 {layer.l2:.3g}{share}"
-    if len(layers) > SHOWN_LAYERS:
-        yield f"  and {len(layers) - SHOWN_LAYERS} more"
+    if len(shown) < len(layers):
+        yield f"  and {len(layers) - len(shown):,} more"
 
 
 AllOption = Annotated[bool, Option("--all", help="Of every branch, tag and run.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 from typer import Argument, Option
@@ -9,6 +10,7 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_ref
 from tensorrepo.cli.sdk_handle import handle_of
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.report.page import write_report
 
 
@@ -34,7 +36,16 @@ def report_command(
         tensorrepo report v1 --to v1.html --size 4MB
         tensorrepo report --repo s3://bucket/team --force
     """
-    context, revision = handle_of(call).context, call.session.resolve(ref)
+    context = handle_of(call).context
+    try:
+        revision = call.session.resolve(ref)
+    except NotFoundError as error:
+        if ref is None or not ref.lower().endswith((".html", ".htm")):
+            raise
+        raise NotFoundError(
+            f"no branch, tag or commit {ref!r}. To write the page to a file of that name: "
+            f"`tensorrepo report --to {quote(ref)}`."
+        ) from error
     name = ref or call.session.default_ref
     with output.row_progress("writing the report", "sections") as advance:
         written = write_report(

@@ -23,14 +23,6 @@ from tensorrepo.datasets.conversions import (
     polars_frame,
     tensors_of,
 )
-from tensorrepo.datasets.indexed_rows import answered, find
-from tensorrepo.datasets.search import (
-    FUSED_ROWS,
-    SearchResult,
-    fuse,
-    search_text,
-    search_vectors,
-)
 from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
@@ -89,7 +81,6 @@ from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import note_streamed, noted
-from tensorrepo.verbs.indexes import IndexSearch, index_beside
 
 T = TypeVar("T")
 
@@ -266,7 +257,9 @@ class Dataset(Shown):
         commit has them; with `exact` the columns are read, whatever index there is.
         """
         with telling_purged(self.stored_objects, [self.path], [str(where)]):
-            return find(self, row_selection(self.stored, where), exact=flag("exact", exact))
+            return lazy.find_indexed(
+                self, row_selection(self.stored, where), exact=flag("exact", exact)
+            )
 
     def row_ids(self, rows: Any = slice(None)) -> list[str]:
         """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
@@ -322,7 +315,7 @@ class Dataset(Shown):
         metric: str = "l2",
         exact: bool = False,
         nprobes: int | None = None,
-    ) -> SearchResult:
+    ) -> lazy.SearchResult:
         """The `k` rows whose vectors are nearest to a query, the nearest first.
 
         By the index of the column and metric, if the commit has one (`Transaction.create_index`);
@@ -354,7 +347,7 @@ class Dataset(Shown):
             whole_number("nprobes", nprobes, 1)
         with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
             searched = self.stored if where is None else self.select(where=where).stored
-            return search_vectors(
+            return lazy.search_vectors(
                 searched,
                 self.stored,
                 column,
@@ -375,7 +368,7 @@ class Dataset(Shown):
         columns: Sequence[str] | None = None,
         metric: str = "l2",
         exact: bool = False,
-    ) -> SearchResult:
+    ) -> lazy.SearchResult:
         """The `k` rows that rank best by several columns at once, by words and by vectors.
 
         Each column ranks rows as `search` or `nearest` does, by its index where there is one, and a
@@ -400,8 +393,8 @@ class Dataset(Shown):
         """
         if not mapping("queries", queries, "queries"):
             raise InvalidInputError("hybrid ranks by one column at least: queries={'caption': ...}")
-        most = max(FUSED_ROWS, checked_k(k))
-        found: dict[str, SearchResult] = {}
+        most = max(lazy.FUSED_ROWS, checked_k(k))
+        found: dict[str, lazy.SearchResult] = {}
         for column, query in queries.items():
             if isinstance(query, str):
                 found[column] = self.search(
@@ -413,15 +406,17 @@ class Dataset(Shown):
                 )
             else:
                 raise InvalidInputError(f"a query of {column!r} is words, or one vector")
-        return fuse(self.stored, found, k=k, columns=columns)
+        return lazy.fuse(self.stored, found, k=k, columns=columns)
 
-    def _index(self, column: str, metric: str, *, exact: bool) -> IndexSearch:
+    def _index(self, column: str, metric: str, *, exact: bool) -> lazy.IndexSearch:
         """What finds rows of a column, beside the dataset that these rows are of."""
         self.stored.schema.column(column)  # is there
         if flag("exact", exact):
-            return IndexSearch(None)
+            return lazy.IndexSearch(None)
         whole = self.whole
-        return index_beside(self.context, whole.commit, whole.path, whole.stored, column, metric)
+        return lazy.index_beside(
+            self.context, whole.commit, whole.path, whole.stored, column, metric
+        )
 
     def search(
         self,
@@ -432,7 +427,7 @@ class Dataset(Shown):
         where: Where | None = None,
         columns: Sequence[str] | None = None,
         exact: bool = False,
-    ) -> SearchResult:
+    ) -> lazy.SearchResult:
         """The `k` rows whose text fits the words of a query best, by BM25.
 
         Words are letters, marks, digits and underscores, in lower case. A row comes when it has one
@@ -460,7 +455,7 @@ class Dataset(Shown):
         with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
             searched = self.stored if where is None else self.select(where=where).stored
             index = self._index(column, "", exact=exact)
-            return search_text(
+            return lazy.search_text(
                 searched, self.stored, column, query, k=k, columns=columns, index=index
             )
 
@@ -576,7 +571,7 @@ class Dataset(Shown):
         if self.whole is not self:
             options = _of_whole(self, options)
         elif sampling.where is not None:
-            chosen = answered(self, row_selection(self.stored, sampling.where))
+            chosen = lazy.answered(self, row_selection(self.stored, sampling.where))
             options = replace(options, sampling=replace(sampling, where=chosen))
         return replace(options, ranks=ranks)
 
@@ -614,7 +609,7 @@ def _of_whole(chosen: Dataset, options: StreamOptions) -> StreamOptions:
     whole, own, sampling = chosen.whole.stored, chosen.stored, options.sampling
     rows = choose_rows(own, slice(None) if sampling.rows is None else sampling.rows).rows
     if sampling.where is not None:
-        condition = answered(chosen, row_selection(own, sampling.where))
+        condition = lazy.answered(chosen, row_selection(own, sampling.where))
         fitting = choose_rows(own, condition, strict=False).rows
         rows = np.intersect1d(rows, fitting, assume_unique=True)
     weights = sampling.weights

@@ -1,6 +1,6 @@
 """Rows of a dataset by the indexes of its values: where a condition asks for few of many rows.
 
-Reads ask them by themselves: `find`, selections, views and streams here, SQL by
+Reads ask them by themselves: `find_indexed`, selections, views and streams here, SQL by
 `verbs.indexes.candidate_rows`. Whatever changes or checks rows does not: an index that leaves out a
 row may spoil an answer, and never data.
 """
@@ -67,7 +67,7 @@ def rows_by_index(asked: AskedRows, where: Where, most: int | None = None) -> In
     )
 
 
-def find(asked: AskedRows, where: Where, *, exact: bool) -> Ints:
+def find_indexed(asked: AskedRows, where: Where, *, exact: bool) -> Ints:
     """Numbers of the rows that `where` names: see `Dataset.find`."""
     rows = None if exact else rows_by_index(asked, where)
     return find_rows(asked.stored, where) if rows is None else live_rows(asked.stored).live(rows)

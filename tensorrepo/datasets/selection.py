@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorrepo import lazy
 from tensorrepo.datasets.dataset import Dataset, RowsOfDataset
-from tensorrepo.datasets.indexed_rows import rows_by_index
 from tensorrepo.datasets.sql_edit import fitting_rows, row_selection
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
@@ -131,7 +131,7 @@ class Selection(RowsOfDataset):
         with telling_purged(base.objects, [self.path], [str(where)]):
             few = most if named is None else None
             condition = row_selection(base, where, few)
-            fitting = rows_by_index(self.source, condition, few)
+            fitting = lazy.rows_by_index(self.source, condition, few)
             if fitting is None:
                 fitting = fitting_rows(base, condition, few)
         return fitting if named is None else np.intersect1d(named, fitting, assume_unique=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
+from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.tensors import import_library
@@ -31,7 +32,6 @@ from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStr
 from tensorrepo.formats.dataset.streaming.warm import WarmReport, warm
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.runs.run_context import CommittedEntry, note_streamed
-from tensorrepo.verbs.transfer import rate_limit
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded. `_BEGUN` is 1 once a loop reads `_EPOCH`. From `_LOOPS` on lie pairs: the
@@ -579,7 +579,7 @@ class Stream:
                 "the limit of the cache is 0, so nothing would be kept: give Loading(cache_limit=) "
                 "or set it with `tensorrepo config cache.limit`"
             )
-        rate = None if limit_rate is None else rate_limit(limit_rate)
+        rate = None if limit_rate is None else lazy.rate_limit(limit_rate)
         return warm(self.stored, rate=rate, progress=progress)
 
     def close(self) -> None:

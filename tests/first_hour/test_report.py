@@ -139,11 +139,12 @@ def test_a_browser_shows_it_without_errors_and_asks_nobody(
         server.accept()
 
 
-def test_a_report_is_never_overwritten_without_force(full: Shell) -> None:
+def test_a_report_goes_to_a_file_and_is_never_overwritten_without_force(full: Shell) -> None:
     assert full("report", "--to", "here.html").startswith("wrote here.html")
     before = (full.folder / "here.html").read_bytes()
     assert "--force" in full.fails(2, "report", "--to", "here.html")
     assert (full.folder / "here.html").read_bytes() == before
+    assert "`tensorrepo report --to here.html`" in full.fails(3, "report", "here.html")
     full("report", "v1", "--to", "here.html", "--force")
     assert b"<span>v1</span>" in (full.folder / "here.html").read_bytes()
     assert list(full.folder.glob(".here*")) == []

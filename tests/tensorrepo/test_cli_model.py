@@ -102,6 +102,28 @@ def test_a_diff_tells_how_far_layers_moved(models: Shell) -> None:
     assert "cosine" not in models("model", "diff", "a", "b", "--names-only")
 
 
+def test_of_many_tensors_the_first_are_shown_and_the_rest_counted(models: Shell) -> None:
+    for name, value in ("many", 0), ("moved", 1):
+        arrays = {f"w{at:02}.weight": np.full((2, 2), value, "f4") for at in range(40)}
+        np.savez(models.folder / f"{name}.npz", **arrays)
+        models("add", f"{name}.npz", "--model", name)
+    models("commit", "-m", "Many")
+    compare = ("model", "diff", "many", "moved")
+    shown, full = models(*compare), models(*compare, "--full")
+    assert shown.count("~ w") == 20
+    assert "... and 20 more (--full)" in shown
+    assert "and 30 more" in shown  # layers
+    assert (full.count("~ w"), full.count("  w"), "more" in full) == (40, 40, False)
+    assert len(models.json(*compare)["changed"]) == 40
+    assert models(*compare, "--names-only", "--full").count("~ w") == 40
+    described, whole = models("model", "desc", "many"), models("model", "desc", "many", "--full")
+    assert "w19" in described
+    assert "w20" not in described
+    assert described.splitlines()[-1] == "... and 20 more (--full)"
+    assert "w39" in whole
+    assert len(models.json("model", "desc", "many")["layers"]) == 40
+
+
 def test_a_model_is_cut_and_committed(models: Shell) -> None:
     words = ("model", "slice", "a", "--first", "layers.0", "--last", "layers.1")
     assert "2 tensors" in models(*words, "--as", "half")

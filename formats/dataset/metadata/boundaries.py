@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -56,6 +57,15 @@ class Cuts:
         total = before + fragment_bytes
         chance = (fragment_bytes << CONTENT_BITS) // (MEAN_BYTES - MIN_BYTES)
         return Cuts(total, total >= MIN_BYTES and uid >> UNIQUE_BITS < chance)
+
+    def fitting(self, uids: Sequence[int], sizes: Sequence[int]) -> int:
+        """How many fragments come before the next boundary, the first one in any case."""
+        cuts = self
+        for at, (uid, size) in enumerate(zip(uids, sizes, strict=True)):
+            if at and cuts.must_end_before(size):
+                return at
+            cuts = cuts.add(uid, size)
+        return len(sizes)
 
 
 def new_uid(content: int, rng: random.Random) -> int:
@@ -209,14 +219,20 @@ class OpenSpan:
         Small appends leave hundreds that are laid, and a few inline behind them.
         """
         for run in parts.runs():
+            part = parts.of(run.start, run.stop)
             if len(run) > 1:
-                if not parts.are_laid:
-                    self._name_chunks(parts.chunks_of(run))
-                part = parts.of(run.start, run.stop)
-                self.add_laid(part, uids[run.start : run.stop], parts.sizes[run.start : run.stop])
-                continue
-            at = self.first_fragment + self.fragments
-            self.add_fragment(uids[run.start], at, parts.of(run.start, run.stop))
+                self.add_run(parts, run, part, uids[run.start : run.stop])
+            else:
+                at = self.first_fragment + self.fragments
+                self.add_fragment(uids[run.start], at, part)
+
+    def add_run(
+        self, parts: IndexParts, run: range, part: FragmentPart, uids: Sequence[int]
+    ) -> None:
+        """Several fragments of an index at once, all laid: `part` is what `parts` has of them."""
+        if not parts.are_laid:
+            self._name_chunks(parts.chunks_of(run))
+        self.add_laid(part, uids, parts.sizes[run.start : run.stop])
 
     def add_laid(self, part: FragmentPart, uids: Sequence[int], sizes: Sequence[int]) -> None:
         """Several more fragments at once, all of whose pages are laid; `sizes` in the index."""
@@ -330,18 +346,24 @@ class IndexParts:
         """Whether no page stands inline."""
         return None not in self._index.chunks
 
-    def runs(self) -> Iterator[range]:
-        """The fragments, in order: as many as are laid in chunks together, others one by one."""
+    @cached_property
+    def _laid(self) -> NDArray[np.bool_]:
+        """Of each fragment whether its pages lie in chunks."""
         laid = np.ones(self.fragments, bool)
         if not self.are_laid:
             inline = self._index.chunks.index(None)
             for column, bounds in zip(self._columns, self._bounds, strict=True):
                 laid &= column.chunk[bounds[:-1]] != inline
-        ends = [*np.flatnonzero(~(laid[1:] & laid[:-1])).tolist(), self.fragments - 1]
-        start = 0
-        for end in ends if self.fragments else ():
-            yield range(start, end + 1)
-            start = end + 1
+        return laid
+
+    def runs(self, start: int = 0, stop: int | None = None) -> Iterator[range]:
+        """Fragments in order: as many as are laid in chunks together, others one by one."""
+        laid = self._laid[start:stop]
+        ends = [*np.flatnonzero(~(laid[1:] & laid[:-1])).tolist(), len(laid) - 1]
+        first = 0
+        for end in ends if len(laid) else ():
+            yield range(start + first, start + end + 1)
+            first = end + 1
 
     def chunks_of(self, run: range) -> list[Digest]:
         """The chunks of fragments that are laid, in the order in which one by one names them.

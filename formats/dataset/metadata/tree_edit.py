@@ -302,8 +302,8 @@ class _GroupEditor:
             if parts.are_laid:
                 self._put_laid(parts.of(low, high), parts.sizes[low:high])
             else:
-                for at in range(low, high):
-                    self._put(self._start + at, parts.of(at, at + 1))
+                for run in parts.runs(low, high):
+                    self._put_run(parts, run)
         if stop >= self._stop:
             self._parts = None
         self._next = max(self._next, stop)
@@ -317,12 +317,34 @@ class _GroupEditor:
             self.open = OpenSpan(self._group, first)
         self.open.add_laid(part, self._uids[first : first + len(sizes)], sizes)
 
+    def _put_run(self, parts: IndexParts, run: range) -> None:
+        """Put in fragments of an index in which something stands inline; of several none does.
+
+        Boundaries fall where they would if each were put in alone.
+        """
+        while run:
+            at, part = self._start + run.start, parts.of(run.start, run.stop)
+            if len(run) == 1:
+                self._put(at, part)
+                return
+            span = self._span_for(at, part, parts.sizes[run.start])
+            uids, sizes = self._uids[at : at + len(run)], parts.sizes[run.start : run.stop]
+            some = run[: span.cuts.fitting(uids, sizes)]
+            if len(some) < len(run):
+                part = parts.of(some.start, some.stop)
+            span.add_run(parts, some, part, uids[: len(some)])
+            run = run[len(some) :]
+
     def _put(self, at: int, part: FragmentPart) -> None:
+        self._span_for(at, part, part.index_bytes).add_fragment(self._uids[at], at, part)
+
+    def _span_for(self, at: int, part: FragmentPart, size: int) -> OpenSpan:
+        """The span that fragment `at` comes to, which takes `size` bytes there."""
         span = self.open
-        if span is None or not span.takes(part, at) or span.cuts.must_end_before(part.index_bytes):
+        if span is None or not span.takes(part, at) or span.cuts.must_end_before(size):
             self._end_open()
             self.open = span = OpenSpan(self._group, at)
-        span.add_fragment(self._uids[at], at, part)
+        return span
 
     def _end_open(self) -> None:
         if self.open is not None:

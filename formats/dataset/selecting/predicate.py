@@ -127,9 +127,10 @@ class RowExpression:
         given = values.tolist() if isinstance(values, np.ndarray) else list(values)
         if any(each is None for each in given):
             raise InvalidInputError("isin() takes values; None is found by is_null()")
+        large = any(isinstance(each, int) and each >= 1 << 63 for each in given)
         try:
-            wanted = pa.scalar(given)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            wanted = pa.scalar(given, pa.list_(pa.uint64()) if large else None)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise InvalidInputError(f"isin() takes values of one type: {error!s:.200}") from error
         return self._of("is_in", {"value_set": wanted})
 

@@ -48,6 +48,7 @@ from tensorrepo.formats.model.write.tensor_chunks import (
     read_chunk,
 )
 from tensorrepo.formats.native.frame_memory import FrameMemory
+from tensorrepo.formats.native.signatures import BEST
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES
@@ -345,6 +346,7 @@ def _improve(tree: _Tree, limits: tuple[float, ...]) -> None:
 
 
 CANDIDATES: Final = 3  # bases that are tried for a tensor
+_SEARCHED: Final = 256  # tensors between two looks whether somebody wants to stop
 STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
 SAMPLED_FRAMES: Final = 8
 DECODINGS: Final = 9  # of a codec's sample: the quickest is the one that nothing disturbed
@@ -482,17 +484,15 @@ def _nearest(known: Sequence[NDArray[Any] | None], numbers: Sequence[int]) -> It
     Of equal ones, such as tensors without signatures, those that were taken stock of next to it.
     """
     few = min(CANDIDATES, len(numbers) - 1)
+    if not few:
+        yield from ([] for _ in numbers)
+        return
     signed = np.array([one is not None for one in known])
     words = np.zeros((len(numbers), SIGNATURE_ITEMS), np.uint16)
     for row, one in zip(words, known, strict=True):
         if one is not None:
             row[:] = one
-    wide, places = words.view(np.uint64), np.arange(len(numbers))
-    for at in range(len(numbers)):
-        far = np.abs(places - at)
-        if signed[at]:
-            bits = np.bitwise_count(wide ^ wide[at]).sum(1, dtype=np.int64)
-            far += len(numbers) * np.where(signed, bits, 0)
-        far[at] = np.iinfo(far.dtype).max
-        nearest = np.argpartition(far, few)[:few]
-        yield [numbers[one] for one in nearest[np.argsort(far[nearest])].tolist()]
+    for first in range(0, len(numbers), _SEARCHED):
+        found = np.empty((min(_SEARCHED, len(numbers) - first), few), np.int64)
+        BEST.nearest(words.view(np.uint64), signed, few, first, found)
+        yield from ([numbers[one] for one in near] for near in found.tolist())

@@ -92,7 +92,12 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             start = stop
 
     def fills(
-        self, index: ElementIndex | None, out: memoryview, planes: int | None
+        self,
+        index: ElementIndex | None,
+        out: memoryview,
+        planes: int | None,
+        *,
+        once: bool = False,
     ) -> Iterator[Fill]:
         """What fills `out` with ``tensor[index]``, all of it for None; in any order, on any thread.
 
@@ -103,6 +108,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             index: selected elements.
             out: memory for exactly those.
             planes: number of most significant bytes of each number that are read; the others are 0.
+            once: whether nobody is going to ask for other parts of the same frames.
         """
         chosen = None
         if index is not None:
@@ -115,8 +121,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
                 room = out[run.start * size : run.stop * size]
                 yield partial(self.run_into, run, room, planes=planes, once=True)
         else:
-            for run in _chosen_runs(self, chosen):
-                yield _part_fill(self, run, chosen, out, planes)
+            yield from _part_fills(self, chosen, out, planes, keep=planes is None and not once)
 
     def frame_into(self, index: int, buffer: memoryview) -> None:
         """Fill `buffer` with one frame. Raises CorruptError."""
@@ -137,6 +142,17 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         size = frame_bytes(self.type)
         rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
+        self.rooms_into(frames, rooms, planes=planes, once=once)
+
+    def rooms_into(
+        self,
+        frames: range,
+        rooms: Sequence[memoryview],
+        *,
+        planes: int | None = None,
+        once: bool = False,
+    ) -> None:
+        """As `run_into`, each frame into a room of its own."""
         if planes is None:
             self.decode_into(frames, rooms, once=once)
             for index, room in zip(frames, rooms, strict=True):
@@ -263,11 +279,16 @@ class PiecedTensor:
         return None
 
     def fills(
-        self, index: ElementIndex | None, out: memoryview, planes: int | None
+        self,
+        index: ElementIndex | None,
+        out: memoryview,
+        planes: int | None,
+        *,
+        once: bool = False,
     ) -> Iterator[Fill]:
         """What fills `out` with ``tensor[index]``, all of it for None; a piece at a time."""
         if isinstance(index, RowNumbers):
-            yield from self._row_fills(index, out, planes)
+            yield from self._row_fills(index, out, planes, once=once)
             return
         ranges = index_ranges(self.shape, () if index is None else index)
         lengths = [len(picked) for picked in ranges]
@@ -286,9 +307,11 @@ class PiecedTensor:
                     slice(picked[low] - start, picked[high - 1] - start + 1, picked.step)
                     for low, high, picked, start in inner
                 )
-                yield self._fill(part, local, items, tuple(outer), planes)
+                yield self._fill(part, local, items, tuple(outer), planes, once=once)
 
-    def _row_fills(self, rows: RowNumbers, out: memoryview, planes: int | None) -> Iterator[Fill]:
+    def _row_fills(
+        self, rows: RowNumbers, out: memoryview, planes: int | None, *, once: bool
+    ) -> Iterator[Fill]:
         if not out.nbytes:
             return
         items = np.frombuffer(out, _item_of(self.type))
@@ -303,7 +326,8 @@ class PiecedTensor:
                     slice(start, start + size)
                     for start, size in zip(offset[1:], part.shape[1:], strict=True)
                 ]
-                yield self._fill(part, local, items, (rows.places[low:high], *outer), planes)
+                places = rows.places[low:high]
+                yield self._fill(part, local, items, (places, *outer), planes, once=once)
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
         """Fill `buffer` with bytes from `start_byte`: the rows that hold them are read."""
@@ -333,6 +357,8 @@ class PiecedTensor:
         items: NDArray[Any],
         outer: tuple[slice | NDArray[np.int64], ...],
         planes: int | None,
+        *,
+        once: bool,
     ) -> Fill:
         def fill() -> None:
             lengths = [
@@ -341,7 +367,8 @@ class PiecedTensor:
             ]
             shape = self._in_blocks(lengths)
             found = np.empty(shape, items.dtype)
-            for one in part.fills(local, found.reshape(-1).view(np.uint8).data, planes):
+            room = found.reshape(-1).view(np.uint8).data
+            for one in part.fills(local, room, planes, once=once):
                 one()
             *before, last = outer
             block = self.type.block_elements
@@ -572,9 +599,28 @@ def _check_frames(tensor: StoredFrames, named: bytes | None) -> None:
         )
 
 
-def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[range]:
-    """Runs of the frames that hold something of a selection."""
+def _part_fills(
+    tensor: StoredFrames,
+    chosen: ElementSelection,
+    out: memoryview,
+    planes: int | None,
+    *,
+    keep: bool,
+) -> Iterator[Fill]:
+    """What fills `out` with a selection: one part of all frames that were kept, one of each run."""
     touched = chosen.frames(frame_bytes(tensor.type) // tensor.type.block_bytes)
+    kept: dict[int, memoryview] = {}
+    if planes is None:
+        proved = ((at, tensor.members.proved(tensor.frames[at].frame.digest)) for at in touched)
+        kept = {at: frame for at, frame in proved if frame is not None}
+    if kept:
+        yield partial(_copy_parts, tensor, kept, chosen, out)
+    for run in _joined(tensor, [at for at in touched if at not in kept]):
+        yield partial(_read_parts, tensor, run, chosen, out, planes, keep=keep)
+
+
+def _joined(tensor: StoredFrames, touched: Sequence[int]) -> Iterator[range]:
+    """Runs of some frames."""
     start = 0
     for at in range(1, len(touched) + 1):
         if at == len(touched) or touched[at] != touched[at - 1] + 1:
@@ -582,18 +628,37 @@ def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[ran
             start = at
 
 
-def _part_fill(
-    tensor: StoredFrames, run: range, chosen: ElementSelection, out: memoryview, planes: int | None
-) -> Fill:
-    def fill() -> None:
-        size = frame_bytes(tensor.type)
-        whole = np.empty(min(run.stop * size, tensor.size_bytes) - run.start * size, np.uint8)
-        tensor.run_into(run, whole.data, planes=planes)
-        item = _item_of(tensor.type)
-        start = run.start * size // item.itemsize
-        chosen.copy(whole.view(item), start, np.frombuffer(out, item))
+def _read_parts(
+    tensor: StoredFrames,
+    run: range,
+    chosen: ElementSelection,
+    out: memoryview,
+    planes: int | None,
+    *,
+    keep: bool,
+) -> None:
+    size = frame_bytes(tensor.type)
+    rooms = [np.empty(min(size, tensor.size_bytes - at * size), np.uint8).data for at in run]
+    tensor.rooms_into(run, rooms, planes=planes)
+    frames = dict(zip(run, rooms, strict=True))
+    _copy_parts(tensor, frames, chosen, out)
+    if keep:
+        items = size // tensor.type.block_bytes
+        for at, room in frames.items():
+            if not chosen.has_all(at * items, at * items + room.nbytes // tensor.type.block_bytes):
+                tensor.members.keep_proved(tensor.frames[at].frame.digest, room)
 
-    return fill
+
+def _copy_parts(
+    tensor: StoredFrames,
+    frames: Mapping[int, memoryview],
+    chosen: ElementSelection,
+    out: memoryview,
+) -> None:
+    item = _item_of(tensor.type)
+    target, items = np.frombuffer(out, item), frame_bytes(tensor.type) // item.itemsize
+    for at, frame in frames.items():
+        chosen.copy(np.frombuffer(frame, item), at * items, target)
 
 
 def _value_fill(

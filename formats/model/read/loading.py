@@ -434,7 +434,8 @@ def _tasks(targets: list[_Target], options: LoadOptions) -> Iterable[Callable[[]
                 partial(tensor.check, at, data[at * size : (at + 1) * size])
                 for at in range(len(tensor.frames))
             )
-    return first.tensor.fills(first.index, data, options.planes)
+    once = options.shard is not None
+    return first.tensor.fills(first.index, data, options.planes, once=once)
 
 
 def _read_batch(wanted: list[tuple[StoredFrames, Any, bool]]) -> None:

@@ -104,7 +104,8 @@ class MemberCache:
 
     Attributes:
         directories: by pack, and by what a placement says of where they lie and how they hash.
-        decoded: frames of bases, by pack, member and number.
+        decoded: frames of bases, by pack, member and number, as they were decoded; and those of
+            which parts were read, by their digests, which were verified.
     """
 
     def __init__(self, decoded_bytes: int = CACHE_BYTES) -> None:
@@ -241,6 +242,14 @@ class MemberReader:
     def forget(self) -> None:
         """Let go of what `keep` fetched. Reads that go on ask for it themselves."""
         self._kept.clear()
+
+    def proved(self, digest: bytes) -> memoryview | None:
+        """A whole frame of that digest, which was verified before, if it is still there."""
+        return self._cache.decoded.get(digest)
+
+    def keep_proved(self, digest: bytes, frame: memoryview) -> None:
+        """Keep a whole frame that was verified, for reads of other parts of it."""
+        self._cache.decoded.put(digest, frame.toreadonly(), frame.nbytes)
 
     def placed(self, place: MemberPlace) -> tuple[PlacedFrame, ...]:
         """The frames of a member."""

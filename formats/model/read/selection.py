@@ -75,6 +75,11 @@ class ElementSelection:
             touched = np.unique(np.concatenate(spans))
         return [int(frame) for frame in touched]
 
+    def has_all(self, start: int, stop: int) -> bool:
+        """Whether one run has all items ``[start, stop)``."""
+        at = int(np.searchsorted(self.starts, start, side="right")) - 1
+        return at >= 0 and int(self.starts[at]) + self.run >= stop
+
     def copy(self, frame: NDArray[Any], frame_start: int, out: NDArray[Any]) -> None:
         """Copy what one frame holds of it.
 

@@ -15,6 +15,7 @@ from tensorrepo.formats.common.tensors import TYPES, ArrayTensor, TensorType
 from tensorrepo.formats.model.layout.manifest import Manifest, encode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement, encode_placement
 from tensorrepo.formats.model.read.frames import StoredFrames
+from tensorrepo.formats.model.read.members import MemberCache
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import SMALLEST_BUDGET_BYTES, write_model
@@ -128,6 +129,39 @@ def test_rows_read_their_frames_and_those_of_a_base_once_and_no_others() -> None
     stored_bytes = sum(plane.size_bytes for frame in needed for plane in frame.planes)
     assert sum(stop - start for _, start, stop in objects.reads) == stored_bytes
     assert stored_bytes < tuned.nbytes / 3
+
+
+def test_parts_of_a_frame_are_read_once_while_it_stays_in_memory() -> None:
+    objects = MemoryObjects()
+    whole = noise(0, 3 * FRAME // 2).view("i4").reshape(24, FRAME // 8)
+    entry = stored({"x": whole}, objects).entry
+    opened = open_model(objects, entry, MemberCache(2 * 4 * FRAME))
+    opened.slice("x", np.s_[:8])  # a whole frame, which nobody keeps, nor those of shards
+    assert np.array_equal(opened.load(["x"], shard=(1, 0, 2))["x"], np.split(whole, 2, axis=1)[0])
+    objects.reads.clear()
+
+    def read(row: int) -> int:
+        before = len(objects.reads)
+        assert np.array_equal(opened.rows("x", [row])[0], whole[row])
+        assert np.array_equal(opened.slice("x", np.s_[row, 7:99]), whole[row, 7:99])
+        return len(objects.reads) - before
+
+    rows = (20, 23, 3, 7, 12, 0, 20, 8, 1, 23)
+    assert [read(row) for row in rows] == [1, 0, 1, 0, 1, 0, 1, 1, 1, 1]
+
+
+def test_a_frame_that_is_damaged_does_not_stay_in_memory() -> None:
+    objects = MemoryObjects()
+    opened = stored({"x": noise(0, 2 * FRAME)}, objects)
+    (pack,) = (digest for digest, link in objects.links.items() if link.kind is Kind.PACK)
+    opened.tensor("x")  # reads the directory
+    sound = objects.stored[pack]
+    objects.stored[pack] = flipped(sound, payload_start(objects, pack) + 100, 1)
+    for _ in range(2):
+        with pytest.raises(CorruptError):
+            opened.rows("x", [5])
+    objects.stored[pack] = sound
+    assert opened.rows("x", [5])[0] == opened["x"][5]
 
 
 @pytest.mark.parametrize("damaged", ["base", "own"])

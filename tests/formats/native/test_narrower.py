@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.native import delta_tokens, frequency_tables, rans
+from tensorrepo.formats.native import delta_tokens, frequency_tables, rans, signatures
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.formats.model.delta.test_distances import in_both_ways, plane_of
 from tests.formats.native.test_delta_tokens import KINDS
 from tests.formats.native.test_frequency_tables import exponents, packed_in_steps
 from tests.formats.native.test_rans import some_symbols
+from tests.formats.native.test_signatures import nearest
 from tests.support.architecture.sources import ROOT, project
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
@@ -61,7 +62,7 @@ def machine(request: Any, tmp_path_factory: Any) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         codecs = built(request.param, folder)
-        for module in (delta_tokens, frequency_tables, rans):
+        for module in (delta_tokens, frequency_tables, rans, signatures):
             patch.setattr(module, "codecs", codecs)
         yield request.param
 
@@ -96,6 +97,13 @@ def test_distances_are_alike(machine: str, of: Numbers) -> None:  # noqa: ARG001
         for each in (delta_tokens.NATIVE, delta_tokens.NUMPY)
     ]
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_nearest_signatures_are_alike(machine: str) -> None:  # noqa: ARG001
+    assert signatures.NATIVE is not None
+    words = np.random.default_rng(3).integers(0, 1 << 63, (50, 64)).astype(np.uint64)
+    of = words, np.arange(50) % 5 > 0, 3
+    assert nearest(signatures.NATIVE, *of) == nearest(signatures.NUMPY, *of)
 
 
 @pytest.mark.parametrize("lanes", [rans.FEW_LANES, rans.MANY_LANES])

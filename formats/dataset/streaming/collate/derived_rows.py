@@ -13,7 +13,6 @@ is made is tried: one of its rows is made alone as well, and has to become the s
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -72,10 +71,12 @@ def _decoder_text(named: tuple[str, Decode]) -> str:
             f"cache='derived' keeps what is the same in every epoch, and column {name!r} is cut or "
             "flipped at random. Decode without fit='random' and flip, and do that to the batches"
         )
+    from importlib import metadata  # loads what reads mail, and few need it
+
     versions = []
     for package in _DECODERS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{package} {importlib.metadata.version(package)}")
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{package} {metadata.version(package)}")
     return f"{name} {sorted(asdict(how).items())} {versions}"
 
 

@@ -43,3 +43,16 @@ def test_boundaries_come_together_again_after_a_change(dropped: int) -> None:
     rng = random.Random(2)
     fragments = [(rng.getrandbits(64), 900) for _ in range(6000)]
     assert _groups(fragments)[-3:] == _groups(fragments[dropped:])[-3:]
+
+
+@given(st.integers(), st.sampled_from([84, 20_000, 70_000, 600_000]), st.booleans())
+def test_as_many_fit_as_come_before_the_next_boundary(seed: int, size: int, closed: bool) -> None:
+    rng = random.Random(seed)
+    uids = [rng.getrandbits(64) for _ in range(2 * MAX_BYTES // size + 2)]
+    gathered = Cuts(rng.randrange(MAX_BYTES), closed)
+    fitting = gathered.fitting(uids, [size] * len(uids))
+    assert 0 < fitting < len(uids)
+    for uid in uids[:fitting]:
+        gathered = gathered.add(uid, size)
+    assert gathered.must_end_before(size)
+    assert not closed or gathered.bytes == _groups([(uid, size) for uid in uids])[0]

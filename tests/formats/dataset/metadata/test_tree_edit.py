@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column
 from tensorrepo.formats.dataset.metadata import span_write, tree_edit
+from tensorrepo.formats.dataset.metadata.boundaries import IndexParts
 from tensorrepo.formats.dataset.metadata.deletions import pack_deletions
 from tensorrepo.formats.dataset.metadata.manifest import HAS_DELETIONS, HAS_PATCHES, Leaf
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
@@ -180,6 +181,29 @@ def test_a_small_dataset_that_is_changed_is_one_object() -> None:
     assert kinds == ["dataset"]
     assert changed.root.links == ()
     assert int(fragment_records(changed)["flags"][0]) == HAS_DELETIONS | HAS_PATCHES
+
+
+def test_an_index_with_few_inline_pages_is_taken_apart_in_few_parts() -> None:
+    """And put together as if each fragment were alone, also where boundaries fall elsewhere."""
+    texts = [np.random.default_rng(at).bytes(10_000).hex() for at in range(31)]
+    making = Making(Schema.of({"text": Text()}), [{"text": texts[0]}])
+    for text in (*texts[1:30], "short"):
+        making.append([{"text": text}])
+    edits = {at: _pages(making.dataset, "text", [texts[30]]) for at in (7, 21)}
+    taken = IndexParts.of
+    with patch.object(IndexParts, "of", autospec=True, side_effect=taken) as of:
+        changed, _ = _edit(making, edits)
+    assert of.call_count < 10
+    with patch.object(IndexParts, "runs", _one_by_one):
+        assert _edit(making, edits)[0].digest == changed.digest
+        with small_cuts():
+            apart = _edit(making, edits)[0]
+    with small_cuts():
+        assert _edit(making, edits)[0].digest == apart.digest != changed.digest
+
+
+def _one_by_one(_: IndexParts, start: int, stop: int) -> Iterator[range]:
+    return (range(at, at + 1) for at in range(start, stop))
 
 
 # ------------------------------------------------------------------------------ any edits

@@ -118,12 +118,17 @@ def test_no_values_are_looked_up_in_any_column(rows: StoredDataset, name: str) -
     assert find_rows(rows, col(name).isin([])).tolist() == []
 
 
+def test_whole_numbers_of_64_bits_are_looked_for(rows: StoredDataset) -> None:
+    assert find_rows(rows, col("n").isin([(1 << 64) - 1, 5])).tolist() == [5]
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
         (lambda: col("n") == None, "is_null"),  # noqa: E711
         (lambda: col("n").isin([1, None]), "is_null"),
         (lambda: col("n").isin("abc"), "a list of values"),
+        (lambda: col("n").isin([1 << 64]), "values of one type"),
         (lambda: bool(col("n") > 3), "&, |"),
         (lambda: 1 < col("n") < 3, "between"),
         (lambda: col("n") == object(), "a value or another col"),
