@@ -274,6 +274,11 @@ def tensor_of(name: str, value: object) -> TensorReader:
         InvalidInputError: not a tensor, or of a type that cannot be stored.
     """
     if isinstance(value, (np.ndarray, np.generic)):
+        if np.ma.is_masked(value):
+            raise InvalidInputError(
+                f"tensor {name!r}: {np.ma.count_masked(value)} elements are masked, and a tensor "
+                "has no missing values; say what stands for them: array.filled(value)"
+            )
         return _from_numpy(name, np.asarray(value))
     if is_torch(value):
         return _from_torch(name, value)
