@@ -238,7 +238,7 @@ def _as_values(given: Any) -> Any:
     if is_of(given, "pandas", "Series") or is_of(given, "pandas", "Index"):
         return _of_pandas(given)
     if is_of_objects(given):
-        return given.to_list()
+        return list(given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         return pa.chunked_array(given)
     if isinstance(given, np.ndarray):
