@@ -11,7 +11,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.catalog.sql import tables_of
-from tensorrepo.query.sql.duck import DuckSession, DuckSettings
+from tensorrepo.query.sql.duck import DuckSession, DuckSettings, reworded
 from tensorrepo.query.sql.pushdown import Scanned, noting
 
 NAMES = ("shirt", "shoe", "hat")
@@ -303,3 +303,8 @@ def test_large_tensors_are_values_of_columns(large: tr.Repository) -> None:
         tx.dataset("images").add_column("c", tr.Tensor("float32", (4, 96, 96)), sql="b")
     changed = large.dataset("images")
     assert np.array_equal(changed["c"][:], changed["b"][:])
+
+
+def test_an_error_that_was_reworded_already_says_once_that_it_is_of_sql() -> None:
+    said = str(reworded("InvalidInputError", "SQL: one SELECT is taken", tuple))
+    assert said == "SQL: one SELECT is taken"
