@@ -275,7 +275,7 @@ def tensor_of(name: str, value: object) -> TensorReader:
         InvalidInputError: not a tensor, or of a type that cannot be stored.
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        if masked := np.count_nonzero(np.ma.getmask(value)):
+        if masked := int(np.count_nonzero(np.ma.getmask(value))):
             raise InvalidInputError(
                 f"tensor {name!r}: {counted(masked, 'element')} masked, and a tensor has no "
                 "missing values; say what stands for them: array.filled(value)"

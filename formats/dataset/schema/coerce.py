@@ -220,7 +220,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
 def _unmasked_rows(column: Column, mask: Bools, first_row: int) -> Bools:
     """Which rows have a value. Raises InvalidInputError: one is masked in part."""
     by_row = mask.reshape(len(mask), -1)
-    lacking: Bools = by_row.any(axis=1)
+    lacking: Bools = np.asarray(by_row.any(axis=1))
     if (partly := lacking & ~by_row.all(axis=1)).any():
         row = int(np.flatnonzero(partly)[0])
         found = f"{by_row[row].sum()} of {by_row.shape[1]} elements masked"

@@ -156,6 +156,17 @@ def test_results_come_as_pandas_and_arrow_streams(repo: tr.Repository) -> None:
     assert repo.sql(query).reader().read_all().num_rows == 10
 
 
+def test_sums_of_integers_are_integers(repo: tr.Repository) -> None:
+    sums = "SELECT sum(n) AS s FROM (VALUES (1), (2)) AS t(n)"
+    (row,) = repo.sql(sums)
+    assert [type(value) for value in row.values()] == [int]
+    assert (repo.sql(sums).df()["s"] * 0.5).tolist() == [1.5]
+    assert repo.sql(sums).numpy()["s"].tolist() == [3]
+    large = f"SELECT sum(n) AS s FROM (VALUES ({2**63 - 1}), ({2**63 - 1}), (NULL)) AS t(n)"
+    assert [row["s"] for row in repo.sql(large)] == [2**64 - 2]
+    assert repo.sql(large).df()["s"].tolist() == repo.sql(large).numpy()["s"] == [2**64 - 2]
+
+
 def test_a_result_shows_its_first_rows_and_keeps_them(repo: tr.Repository) -> None:
     found = repo.sql("SELECT range AS x FROM range(1000) ORDER BY x")
     assert repr(found).splitlines()[:3] == ["<result of x>", "x", "0"]
