@@ -210,7 +210,7 @@ def test_values_of_which_a_part_would_be_lost_are_refused(
 def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:
     whole = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[True, True], [False, False]])
     expected = [{"v": None}, {"v": [3.0, 4.0]}]
-    assert rows_of(tx.create_dataset("d", {"v": whole})) == expected
+    assert rows_of(tx.create_dataset("d", {"v": whole}).append({"v": whole[:0]})) == expected
     assert rows_of(tx.create_dataset("e", {"v": list(whole)})) == expected
     assert rows_of(tx.create_dataset("f", {"v": [np.ma.masked, 1.0]}))[0] == {"v": None}
 

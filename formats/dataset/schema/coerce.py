@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
-from math import isfinite, isnan
+from math import isfinite, isnan, prod
 from typing import Any, Final, NoReturn, cast, overload
 
 import msgspec
@@ -219,7 +219,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
 
 def _unmasked_rows(column: Column, mask: Bools, first_row: int) -> Bools:
     """Which rows have a value. Raises InvalidInputError: one is masked in part."""
-    by_row = mask.reshape(len(mask), -1)
+    by_row = mask.reshape(len(mask), prod(mask.shape[1:]))
     lacking: Bools = np.asarray(by_row.any(axis=1))
     if (partly := lacking & ~by_row.all(axis=1)).any():
         row = int(np.flatnonzero(partly)[0])
