@@ -9,6 +9,7 @@ from pathlib import Path
 from tensorrepo import connect
 from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.policy import with_policy
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Repository
 from tensorrepo.this_machine import machine
 
@@ -112,8 +113,10 @@ def _origin(
 
 
 def _anywhere(url: str | Path) -> str:
-    """`url` as it means the same place in another folder."""
+    """`url` as it means the same place in another folder. Raises InvalidInputError: it is empty."""
     text = str(url)
+    if not text:  # of a variable that is not set: the repository would lie in the current folder
+        raise InvalidInputError('the URL of the repository is empty: "." is the current folder')
     if not connect.is_url(text):  # another process may work in another folder
         text = str(Path(text).expanduser().absolute())
     return text

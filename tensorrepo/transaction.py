@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -18,6 +19,7 @@ from tensorrepo.formats.common.arguments import (
     check_instance,
     checked_files,
     chosen,
+    counted,
     flag,
     listed,
     mapping,
@@ -87,6 +89,7 @@ class Transaction:
     commit: LandedCommit | None = None
     aborted: bool = False
     leases: list[str] = field(default_factory=list)  # on what this commits, closed after it
+    entered: bool = False
 
     def create_dataset(
         self,
@@ -665,7 +668,16 @@ class Transaction:
         self.core.abort()
 
     def __enter__(self) -> Self:
+        self.entered = True
         return self
+
+    def __del__(self) -> None:
+        if self.core.staged and not (self.entered or self.aborted):
+            warnings.warn(
+                f"{self!r} was dropped, and nothing is committed: it commits at the end of its "
+                "`with repo.transaction(...) as tx:`",
+                stacklevel=2,
+            )
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
@@ -686,7 +698,7 @@ class Transaction:
             self.core.abort()
 
     def __repr__(self) -> str:
-        return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
+        return f"<transaction on {self.core.branch!r}: {counted(len(self.core.staged), 'change')}>"
 
 
 def schema_of(columns: Mapping[str, TypeLike | Column] | Schema | None) -> Schema:

@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.query.sql.duck import Params
 from tensorrepo.query.sql.repository_tables import RepositoryTables, row_numbers_query
-from tensorrepo.query.sql.results import Result
+from tensorrepo.query.sql.results import Result, rows_of
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
@@ -185,17 +185,11 @@ def _some_rows(result: Result, start: int, limit: int) -> tuple[list[list[Any]],
         if wanted.num_rows and (len(rows) == limit or size >= PAGE_BYTES):
             return rows, True
         room = wanted.slice(0, limit - len(rows))
-        rows += _lists(room)
+        rows += [list(map(value_json, row)) for row in rows_of(room)]
         size += room.nbytes
         if room.num_rows < wanted.num_rows:
             return rows, True
     return rows, False
-
-
-def _lists(batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    columns = [column.to_pylist() for column in batch.columns]
-    for at in range(batch.num_rows):
-        yield [value_json(values[at]) for values in columns]
 
 
 def _streamed(

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -274,6 +275,11 @@ def tensor_of(name: str, value: object) -> TensorReader:
         InvalidInputError: not a tensor, or of a type that cannot be stored.
     """
     if isinstance(value, (np.ndarray, np.generic)):
+        if masked := int(np.count_nonzero(np.ma.getmask(value))):
+            raise InvalidInputError(
+                f"tensor {name!r}: {counted(masked, 'element')} masked, and a tensor has no "
+                "missing values; say what stands for them: array.filled(value)"
+            )
         return _from_numpy(name, np.asarray(value))
     if is_torch(value):
         return _from_torch(name, value)

@@ -130,7 +130,7 @@ def each_column(
             problems[name] = problem
     if problems:
         told = [
-            type(problem)(str(problem).removesuffix(" Cast it, or leave it out."))
+            type(problem)(str(problem).partition(" Cast it, or leave it out")[0])
             for problem in problems.values()
         ]
         them = "them" if len(problems) > 1 else "it"

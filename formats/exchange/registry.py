@@ -143,14 +143,14 @@ def export(
     """
     local = _local(path)
     chosen = find_format(format) if format is not None else _with_suffix(local)
+    written = [known.name for known in FORMATS if known.write]
     if chosen is None:
         raise InvalidInputError(
-            f"{local}: the name says no format. Say one: format={' or '.join(_BY_NAME)}"
+            f"{local}: the name says no format. Say one: format={' or '.join(written)}"
         )
     if chosen.write is None:
         raise UnsupportedError(
-            f"format {chosen.name} is read only; written are "
-            f"{', '.join(known.name for known in FORMATS if known.write)}"
+            f"format {chosen.name} is read only; written are {', '.join(written)}"
         )
     parsed = _parsed(chosen, chosen.write_options, options)
     if isinstance(columns, str):  # as a command line gives them

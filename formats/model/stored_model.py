@@ -194,8 +194,9 @@ class StoredModel:
         Indices are integers, slices with a positive step, an ellipsis; the rest is as for `load`.
         """
         options = LoadOptions(output=output, planes=planes)
+        given = (index,) if index is None else index  # of which TensorRead would read all
         with ThreadPoolExecutor(threads) as pool:
-            read = TensorRead([(name, self.tensor(name))], options, pool, index=index)
+            read = TensorRead([(name, self.tensor(name))], options, pool, index=given)
             return next(read.results())[1]
 
     def rows(

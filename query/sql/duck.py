@@ -301,6 +301,7 @@ def is_of_duckdb(error: BaseException) -> bool:
 
 def reworded(kind: str, text: str, known: Callable[[], Iterable[str]]) -> Error:
     """An error of DuckDB, by its class and text, as one of ours: by what the caller does next."""
+    text = text.removeprefix("SQL: ")  # of ours, from the process that answers strangers
     missing = _MISSING.search(text)
     if missing is not None:
         return NotFoundError(_unknown_table(missing[1], known()))

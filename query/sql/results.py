@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import field
 from functools import partial
 from itertools import chain, islice
@@ -85,7 +85,7 @@ class Result:
     def df(self) -> Any:
         """All rows as a pandas data frame."""
         try:
-            return self.arrow().to_pandas()
+            return _with_integers(self.arrow()).to_pandas()
         except ModuleNotFoundError as error:
             raise UnsupportedError("df() needs pandas: `pip install pandas`") from error
 
@@ -105,7 +105,7 @@ class Result:
         anything else is a list.
         """
         self._check_names("a dict holds one of them")
-        table = self.arrow().combine_chunks()
+        table = _with_integers(self.arrow()).combine_chunks()
         return {name: _plain(table.column(name).combine_chunks()) for name in table.column_names}
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -114,8 +114,9 @@ class Result:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._check_names("a dict holds one of them")
+        columns = self.columns
         for batch in self.batches():
-            yield from batch.to_pylist()
+            yield from (dict(zip(columns, row, strict=True)) for row in rows_of(batch))
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Whoever reads Arrow's streams can take a result as it is."""
@@ -146,7 +147,8 @@ class Result:
             if batch is None:
                 break
             self._ahead.append(batch)
-        found = list(islice(chain.from_iterable(map(_rows, self._ahead)), rows + 1))
+        first = (batch.slice(0, rows + 1) for batch in self._ahead)
+        found = list(islice(map(list, chain.from_iterable(map(rows_of, first))), rows + 1))
         return found[:rows], len(found) > rows
 
     def _check_names(self, why: str) -> None:
@@ -206,10 +208,30 @@ def _plain(values: pa.Array) -> Any:
     return np.ma.MaskedArray(known.reshape(shape), nulls.reshape(shape))
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    """Values of each row; columns may have the same name."""
-    for at in range(batch.num_rows):
-        yield [column[at].as_py() for column in batch.columns]
+def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Values of each row as Python has them; columns may have the same name."""
+    return zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if not _is_huge(column.type):
+        return values
+    return [None if value is None else int(value) for value in values]
+
+
+def _is_huge(kind: pa.DataType) -> bool:
+    """Whether this is how Arrow gets integers of 128 bits, of which DuckDB makes sums."""
+    return bool(pa.types.is_decimal128(kind)) and kind == pa.decimal128(38, 0)
+
+
+def _with_integers(table: pa.Table) -> pa.Table:
+    """The table, whose integers of 128 bits are of 64 where those hold all of a column."""
+    for at, column in enumerate(table.columns):
+        if _is_huge(column.type):
+            with suppress(pa.ArrowInvalid):
+                table = table.set_column(at, table.field(at).name, column.cast(pa.int64()))
+    return table
 
 
 def as_text(columns: list[str], rows: list[list[Any]], width: int = 40) -> str:

@@ -514,9 +514,11 @@ class RepositoryLog:
         now = "is gone" if found is None else f"now has digest {record_digest(found):.12}"
         raise RepositoryRewound(
             f"{self.backend.url}: log record {seen.generation}, seen before with digest "
-            f"{seen.digest:.12}, {now}. An older copy was put in its place, somebody changed the "
-            "past, or it is damaged: `tensorrepo fsck` tells, and `tensorrepo fsck --repair --from "
-            f"URL` puts it back from a mirror. To accept it as it is, {self._to_accept()}."
+            f"{seen.digest:.12}, {now}. An older copy was put in its place, a copy of its folder "
+            "went on elsewhere (which is the same repository: `tensorrepo clone` makes another), "
+            "somebody changed the past, or it is damaged: `tensorrepo fsck` tells, and `tensorrepo "
+            "fsck --repair --from URL` puts it back from a mirror. To accept it as it is, "
+            f"{self._to_accept()}."
         )
 
     def _to_accept(self) -> str:

@@ -674,6 +674,7 @@ def main() -> None:
     """The entry point of the `tensorrepo` script."""
     gc.disable()  # until the command is loaded: modules stay, and looking at them takes its time
     warnings.showwarning = output.show_warning
+    output.open_closed_streams()
     try:
         app()
     except SystemExit as ending:

@@ -355,7 +355,7 @@ def _repack_lines(done: RepackReport, *, dry_run: bool) -> Iterator[str]:
     if dry_run:
         yield f"{looked}: {present} that nothing else reaches could be about {planned}"
     elif not done.changed:
-        yield f"{looked}: nothing to save; {present} would be about {planned}"
+        yield f"{looked}: nothing to save; new packs would take no less than {present}"
     else:
         yield f"{looked}: {output.bytes_text(done.stored_bytes)} in place of {present}"
         freed = output.bytes_text(done.reclaimable_bytes)

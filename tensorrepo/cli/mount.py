@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.cli.sdk_handle import handle_of
+from tensorrepo.filesystem import libfuse
 from tensorrepo.filesystem.commit import files_of
 from tensorrepo.filesystem.mount import (
     check_mountpoint,
@@ -51,6 +52,7 @@ def mount_command(
     revision = context.resolve(ref)
     place = call.path(folder)
     check_mountpoint(place)
+    libfuse.load()
     said = {"commit": revision.digest, "folder": str(place)}
     if foreground:
         call.answer(said, f"{revision.digest:.12} is at {place}, until Ctrl-C")

@@ -233,6 +233,17 @@ def led_to(stream: TextIO) -> Iterator[None]:
         sys.stdout = before
 
 
+def open_closed_streams() -> None:
+    """Put an empty file where the caller closed a standard stream, as `>&-` does.
+
+    Python has None there, and the next file that is opened would get the stream's number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # until the process ends
+
+
 def flush() -> None:
     """Hand over what was printed. Raises BrokenPipeError when the reader of a pipe left."""
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -33,7 +33,7 @@ from tensorrepo.formats.views import StoredView, diff_views, open_view
 from tensorrepo.query.sql.duck import MEMORY, DuckSession
 from tensorrepo.query.sql.functions import NAMES
 from tensorrepo.query.sql.names import quoted
-from tensorrepo.query.sql.results import Result
+from tensorrepo.query.sql.results import Result, rows_of
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
@@ -41,10 +41,6 @@ from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.change import stage_view, staged_view, view_path
 from tensorrepo.workspace.session import WorkspaceSession as WorkSession
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 MARK = "tensorrepo> "
 MORE = "       ...> "
@@ -345,12 +341,7 @@ def _csv(result: Result, write: Callable[[bytes], Any]) -> None:
 
     write(lines([result.columns]))
     for batch in result.batches():
-        write(lines(_rows(batch)))
-
-
-def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
-    """Values of each row: columns may have the same name."""
-    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        write(lines(rows_of(batch)))
 
 
 def _json_rows(
@@ -364,7 +355,7 @@ def _table(result: Result, write: Callable[[bytes], Any]) -> None:
     cells = [
         [value_text(value, None) for value in row]
         for batch in result.batches()
-        for row in _rows(batch)
+        for row in rows_of(batch)
     ]
     write("".join(f"{line}\n" for line in output.data_lines(result.columns, cells)).encode())
 

@@ -46,7 +46,12 @@ from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource
-from tensorrepo.formats.exchange.objects.columns import image_file_of, image_files, image_groups
+from tensorrepo.formats.exchange.objects.columns import (
+    as_column,
+    image_file_of,
+    image_files,
+    image_groups,
+)
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
@@ -235,7 +240,10 @@ class DatasetDraft:
         """
         stored = self.stored
         rows = row_selection(stored, where)
-        found = {name: _changed_images(stored.schema, name, each) for name, each in values.items()}
+        found = {
+            name: _changed_images(stored.schema, name, as_column(each))
+            for name, each in values.items()
+        }
         return self._apply(update_rows, rows, found, columns=columns, progress=self._advance(rows))
 
     def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
@@ -355,9 +363,10 @@ class DatasetDraft:
             name: name of the column.
             type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
                 may be left out: large tensors then have the shape of the first rows.
-            values: one for each row: an array, an iterable of arrays, or a function that is given
-                some of the rows as a `pyarrow.RecordBatch`. Images are what `append` takes, paths
-                as well. None: all rows have the default, or null, and no row is written.
+            values: one for each row: an array, a series, an iterable of arrays, or a function that
+                is given some of the rows as a `pyarrow.RecordBatch`. Images are what `append`
+                takes, paths as well. None: all rows have the default, or null, and no row is
+                written.
             sql: an expression over the columns that gives the values, such as ``"label * 2"``.
             default: what rows have that are given no value, these and later ones.
             nullable: None: only when there are neither values nor a default.
@@ -382,6 +391,7 @@ class DatasetDraft:
         if nullable is None:
             nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
+        values = as_column(values)
         if isinstance(column.type, Image) and values is not None:
             values = _new_images(values)
         return self._apply(

@@ -275,8 +275,8 @@ def _shown(
         asked.schema.column(name)  # is there
         if name.lower() in (QUERY, ROW_NUMBER, ROW_ID, measure):
             raise InvalidInputError(
-                f"column {name!r} is called as a column of the answer is: leave it out, "
-                f"columns=[...], and read ds[{name!r}][result.rows]"
+                f"column {name!r} is called as a column of the answer is. Name others with "
+                f"--columns, in Python columns=[...]; ds[{name!r}][result.rows] reads it there"
             )
     return names
 

@@ -49,7 +49,7 @@ def mount_here(operations: MountOperations, folder: Path, *, source: str) -> Non
         UnsupportedError: libfuse, or its Python module, is missing.
         RuntimeError: the system refuses; a number of libfuse.
     """
-    fuse = _load()
+    fuse = load()
     options: dict[str, Any] = {
         "foreground": True, "ro": True, "fsname": source.replace(",", "_"), "subtype": FILESYSTEM,
     }  # fmt: skip
@@ -82,7 +82,8 @@ def raise_read_ahead(folder: Path) -> None:
             Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb").write_text(str(_READ_AHEAD_KB))
 
 
-def _load() -> Any:
+def load() -> Any:
+    """The package mfusepy. Raises UnsupportedError: it is not installed, or libfuse is not."""
     found = find_library("fuse3") if sys.platform == "linux" else None
     if found is not None:  # what mfusepy takes by itself is libfuse 2, of 128 KiB a call
         set_unless_set("FUSE_LIBRARY_PATH", found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, allowed_outside, author, connect, create, is_url
 from tensorrepo.policy import with_policy
-from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.repository import IDENTITY_KEY, RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.deferred_dataclass import dataclass
@@ -272,7 +272,8 @@ def start_workspace(
 
     Raises:
         ConflictError: this folder lies in a workspace already.
-        StorageError, PermissionDenied, InvalidInputError: the URL cannot be used.
+        StorageError, PermissionDenied, InvalidInputError: the URL cannot be used, or a new
+            repository would lie in this very folder.
     """
     root = machine.cwd.resolve()
     outer = find_workspace(root)
@@ -280,6 +281,11 @@ def start_workspace(
         raise ConflictError(_in_the_way(root, outer))
     stored = url or DEFAULT_URL
     place = stored if is_url(stored) else str(root / stored)
+    if not is_url(stored) and Path(place).resolve() == root and not (root / IDENTITY_KEY).exists():
+        raise InvalidInputError(
+            f"the files of a repository at {root} would lie among those of the workspace. Leave "
+            f"URL out, and it lies in {DEFAULT_URL}; or give another folder."
+        )
     pending = root / FOLDER / "pending"
     made = _make_folder(root)
     try:

@@ -54,6 +54,8 @@ def test_a_part_of_a_tensor_is_indexed(repo: tr.Repository) -> None:
     assert weight.shape == (4, 6)
     assert np.array_equal(weight[1:3, 2:], model["0.weight"][1:3, 2:])
     assert torch.equal(model.tensor("0.weight", output="torch")[0], model.load()["0.weight"][0])
+    with pytest.raises(tr.InvalidInputError, match="NoneType is no index here"):
+        weight[None]
     with pytest.raises(tr.NotFoundError, match=r"no tensor '0.weigth'. Did you mean 0.weight"):
         model.tensor("0.weigth")
 
@@ -66,3 +68,14 @@ def test_a_module_that_differs_is_told_of_all_at_once(repo: tr.Repository) -> No
     said = str(refused.value)
     wanted = ("'extra'", "'0.bias'", "(4, 6)", "(4, 5)", "float32", "float16")
     assert [each for each in wanted if each not in said] == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_module_without_memory_is_no_place_to_load_into(
+    repo: tr.Repository, strict: bool
+) -> None:
+    module = net().to("meta")
+    with pytest.raises(tr.InvalidInputError, match=r"'0.weight'.*assign=True"):
+        repo.model("clf").load_into(module, strict=strict)
+    repo.model("clf").load_into(module.to_empty(device="cpu"))
+    assert torch.equal(module.state_dict()["0.weight"], repo.model("clf").load()["0.weight"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tensorrepo.formats.common.provenance import edges_of
 from tests.support.processes.shell import Shell
 
 PRICE = Decimal("1.5")
+DAWN = datetime.fromisoformat("1970-01-01")
 ROWS = [{"a": 1, "text": "x"}, {"a": 2, "text": "é"}, {"a": 3, "text": ""}]
 COLUMNS = {"a": [1, 2, 3], "text": ["x", "é", ""]}
 
@@ -148,12 +150,108 @@ def test_types_can_be_said_in_place_of_those_inferred(tx: Any) -> None:
         ([["x"], None, []], tr.List(tr.Text())),
         ([[{"a": "x"}], []], tr.List(tr.Struct({"a": tr.Text()}))),
         ([b"\0", b""], tr.Bytes()),
+        (np.array(["a", "b"], np.dtypes.StringDType()), tr.Text()),
+        (torch.tensor([1 + 2j]).conj(), tr.Column("v", "complex64").type),
     ],
 )
 def test_what_values_are_is_seen(tx: Any, values: Sequence[Any], expected: Any) -> None:
     assert tx.create_dataset("d", {"v": values}).schema.column("v").type == expected
     rows = ({"v": value} for value in values)
     assert tx.create_dataset("e", rows).schema.column("v").type == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ("M8[Y]", date(1972, 1, 1)),
+        ("M8[2D]", date(1970, 1, 5)),
+        ("M8[h]", DAWN + timedelta(hours=2)),
+        (">M8[s]", DAWN + timedelta(seconds=2)),
+        ("M8[10s]", DAWN + timedelta(seconds=20)),
+        ("m8[D]", timedelta(2)),
+        ("m8[25us]", timedelta(microseconds=50)),
+    ],
+)
+def test_moments_of_numpy_are_kept_in_any_unit(tx: Any, counts: str, expected: Any) -> None:
+    given = np.array([2, "NaT"], counts)
+    for values in (given, list(given)):
+        assert [row["v"] for row in rows_of(tx.create_dataset("d", {"v": values}))] == [
+            expected,
+            None,
+        ]
+        tx.remove("datasets/d")
+    assert rows_of(tx.create_dataset("rows", [{"v": given[0]}])) == [{"v": expected}]
+    lists = np.array([[2, "NaT"]], counts)
+    assert rows_of(tx.create_dataset("lists", {"v": lists})) == [{"v": [expected, None]}]
+
+
+MIXED = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, False]])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([date(2020, 1, 1), DAWN], "a moment without a zone and date"),
+        ([DAWN, DAWN.replace(tzinfo=UTC)], "a moment with a zone"),
+        (np.array([1], "m8[M]"), "which no column type holds"),
+        (torch.empty(2, device="meta"), "no data"),
+        (pl.Series([object()], dtype=pl.Object), "holds object, which no column type holds"),
+        (MIXED, "row 0, column 'v'.*1 of 2 elements masked"),
+        (list(MIXED), "row 0, column 'v'.*1 of 2 elements masked"),
+    ],
+)
+def test_values_of_which_a_part_would_be_lost_are_refused(
+    tx: Any, values: Any, message: str
+) -> None:
+    with pytest.raises(tr.Error, match=message):
+        tx.create_dataset("d", {"v": values})
+
+
+def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:
+    whole = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[True, True], [False, False]])
+    expected = [{"v": None}, {"v": [3.0, 4.0]}]
+    assert rows_of(tx.create_dataset("d", {"v": whole}).append({"v": whole[:0]})) == expected
+    assert rows_of(tx.create_dataset("e", {"v": list(whole)})) == expected
+    assert rows_of(tx.create_dataset("f", {"v": [np.ma.masked, 1.0]}))[0] == {"v": None}
+
+
+def test_categories_of_polars_are_texts_that_are_exported_too(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    texts = ["a", "b", None]
+    frame = pl.DataFrame(
+        {
+            "one": pl.Series(texts, dtype=pl.Categorical),
+            "few": pl.Series(texts, dtype=pl.Enum(["a", "b"])),
+            "many": pl.Series([["a"], [], None], dtype=pl.List(pl.Categorical)),
+        }
+    )
+    with repo.transaction() as tx:
+        tx.create_dataset("categories", frame).append(frame)
+    found = repo.dataset("categories")
+    assert found["one"][:] == found["few"][:] == texts * 2
+    for ending in ("parquet", "arrow"):
+        path = tr.export(found, tmp_path / f"categories.{ending}")
+        with repo.transaction() as tx:
+            read = rows_of(tx.create_dataset("read", path))
+            tx.abort()
+        assert [row["many"] for row in read] == [["a"], [], None] * 2
+
+
+@pytest.mark.parametrize("frame", [pl.DataFrame, pd.DataFrame])
+def test_objects_of_a_frame_are_no_numbers(tx: Any, frame: Any) -> None:
+    given = frame({"odd": [object(), object()], "n": [1, 2]})
+    with pytest.raises(tr.InvalidInputError, match="'odd': holds object"):
+        tx.create_dataset("d", given)
+    assert rows_of(tx.create_dataset("d", given, exclude="odd")) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("series", [pl.Series, pd.Series])
+def test_a_series_has_a_value_for_each_row_that_changes(tx: Any, series: Any) -> None:
+    draft = tx.create_dataset("d", {"n": [0, 1, 2]})
+    draft.add_column("text", tr.Text(), series(["a", "b", "c"]))
+    draft.update([0, 2], {"text": series(["x", "y"])})
+    assert [row["text"] for row in rows_of(draft)] == ["x", "b", "y"]
 
 
 @pytest.mark.parametrize("frame", [pa.table, pl.DataFrame, pd.DataFrame])

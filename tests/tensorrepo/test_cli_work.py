@@ -58,6 +58,16 @@ def test_init_that_fails_leaves_no_half_of_a_workspace(empty: Shell) -> None:
     assert not (empty.folder / ".tensorrepo").exists()
 
 
+def test_init_puts_no_repository_among_the_files_of_the_workspace(
+    empty: Shell, tmp_path: Path
+) -> None:
+    assert "Leave URL out" in empty.fails(2, "init", ".")
+    assert list(empty.folder.iterdir()) == []
+    empty("init", str(tmp_path / "store"))
+    other = Shell(tmp_path / "store", empty.home)
+    assert other.json("init", ".")["created"] is False
+
+
 def test_a_name_that_exists_needs_to_be_told_what_is_meant(full: Shell) -> None:
     before = full.snapshot()
     told = full.fails(4, "add", "points.npz", "--dataset", "points")

@@ -136,6 +136,12 @@ def test_a_reader_that_leaves_a_pipe_is_no_mistake(full: Shell) -> None:
     assert process.wait(timeout=60) == BROKEN_PIPE
 
 
+@pytest.mark.parametrize("streams", ["stdin", "stdout", "stdin = sys.stdout = sys.stderr"])
+def test_whoever_closes_the_standard_streams_hears_nothing(full: Shell, streams: str) -> None:
+    code, told, _ = full.finish("status", code=f"import sys; sys.{streams} = None")
+    assert (code, told == "") == (0, "stdout" in streams)
+
+
 @pytest.mark.parametrize(
     ("number", "after"), sampled([*product([1, 2, 3, 4, 5], [False, True])], 2)
 )

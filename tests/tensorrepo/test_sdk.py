@@ -109,6 +109,16 @@ def fail_inside(repo: tr.Repository) -> None:
         raise RuntimeError("changed my mind")
 
 
+def test_a_transaction_outside_of_a_with_warns_that_it_commits_nothing(
+    repo: tr.Repository,
+) -> None:
+    with pytest.warns(
+        UserWarning, match=r"'main': 1 change> was dropped, and nothing is committed"
+    ):
+        repo.transaction("main").save_file("a", b"x")
+    assert repo.branches() == {}
+
+
 def test_a_transaction_that_changes_nothing_makes_no_commit(filled: tr.Repository) -> None:
     before = filled.branches()
     with filled.transaction("main") as tx:
@@ -351,6 +361,16 @@ def test_any_url_holds_a_repository(tmp_path: Path, scheme: str) -> None:
 def test_what_is_no_repository_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(tr.NotFoundError, match="no tensorrepo repository"):
         tr.open(tmp_path)
+
+
+@pytest.mark.parametrize("take", [tr.init, tr.open])
+def test_an_empty_url_is_not_the_current_folder(
+    take: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tr.InvalidInputError, match="is empty"):
+        take("")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ref_that_is_both_warns(filled: tr.Repository) -> None:

@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.schema.arrow_forms import (
     is_text,
     reform,
     with_required,
+    without_dictionary,
 )
 from tensorrepo.formats.dataset.schema.arrow_types import (
     FixedTensorType,
@@ -210,7 +211,7 @@ def from_arrow_array(
         found = [part for part in parts if part is not None]
         return concat(found) if len(found) == len(parts) else None
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = without_dictionary(array)
     if isinstance(column_type, _BY_FORM) or _has_size(column_type):
         return _from_form(column_type, array)
     if isinstance(column_type, ClassLabel) and is_text(array.type):

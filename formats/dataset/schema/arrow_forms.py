@@ -196,13 +196,16 @@ def kept_form(arrow: pa.DataType) -> pa.DataType:
     """The form that is kept of a foreign type: the same, indices of dictionaries as int32.
 
     A dictionary grows with the rows that are added, beyond what 8 bits count, and has its values
-    in the order in which rows come. Parquet reads indices as int32, too.
+    in the order in which rows come. Parquet reads indices as int32, too. Arrow neither looks up nor
+    casts a dictionary of views, as polars has them: its values are kept as text or bytes.
     """
     types = pa.types
     if isinstance(arrow, pa.JsonType):
         return pa.json_()  # whichever text it is held in
     if types.is_dictionary(arrow):
-        return pa.dictionary(pa.int32(), kept_form(arrow.value_type))
+        is_view = _is_view(arrow.value_type)
+        value = canonical(arrow.value_type) if is_view else kept_form(arrow.value_type)
+        return pa.dictionary(pa.int32(), value)
     if types.is_struct(arrow):
         return pa.struct([_kept_field(each) for each in arrow.fields])
     if types.is_map(arrow):
@@ -237,7 +240,7 @@ def reform(array: pa.Array, target: pa.DataType) -> pa.Array:  # noqa: PLR0911  
     if isinstance(array, pa.ExtensionArray):
         return reform(array.storage, target)
     if types.is_dictionary(array.type):
-        return reform(array.dictionary_decode(), target)
+        return reform(without_dictionary(array), target)
     if types.is_dictionary(target):
         coded = reform(array, target.value_type).dictionary_encode()
         indices = coded.indices.cast(target.index_type)
@@ -253,6 +256,18 @@ def reform(array: pa.Array, target: pa.DataType) -> pa.Array:  # noqa: PLR0911  
     if is_list(target):
         return _reform_list(array, target)
     return _cast(array, target)
+
+
+def _is_view(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(arrow) or pa.types.is_binary_view(arrow))
+
+
+def without_dictionary(array: pa.DictionaryArray) -> pa.Array:
+    """The values that rows of a dictionary name; of views they are copied, as Arrow takes none."""
+    values = array.dictionary
+    if _is_view(values.type):
+        array = pa.DictionaryArray.from_arrays(array.indices, values.cast(canonical(values.type)))
+    return array.dictionary_decode()
 
 
 def fixed_lists(values: pa.Array, target: pa.DataType, nulls: pa.Array | None) -> pa.Array:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
-from math import isfinite, isnan
+from math import isfinite, isnan, prod
 from typing import Any, Final, NoReturn, cast, overload
 
 import msgspec
@@ -188,7 +188,7 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
         raise InvalidInputError(
             f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
         )
-    rows = list(values)
+    rows = _without_masks(column, list(values), first_row)
     if layout is ColumnLayout.BINARY:
         return _coerce_binary(column, rows, first_row)
     return _coerce_ragged(column, rows, _valid(rows), first_row)
@@ -200,13 +200,13 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
 def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
     kind = getattr(getattr(values, "dtype", None), "kind", "")
     if isinstance(values, list | tuple) or kind in tuple("OSU"):
-        array, valid = _stack(column, list(values), first_row)
+        array, valid = _stack(column, _without_masks(column, list(values), first_row), first_row)
     else:
         mask = np.ma.getmask(values)
         array = as_array(values)
         valid = None
         if mask is not np.ma.nomask:
-            valid = ~mask.reshape(len(array), -1).any(axis=1)
+            valid = _unmasked_rows(column, mask, first_row)
             array = np.where(mask, np.zeros((), array.dtype), array)
     _check_shape(column, array, first_row)
     array, valid = _to_moments(column, array, valid, first_row)
@@ -215,6 +215,36 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
         converted = converted.copy()
         converted[~valid] = 0
     return FixedValues(converted, valid)
+
+
+def _unmasked_rows(column: Column, mask: Bools, first_row: int) -> Bools:
+    """Which rows have a value. Raises InvalidInputError: one is masked in part."""
+    by_row = mask.reshape(len(mask), prod(mask.shape[1:]))
+    lacking: Bools = np.asarray(by_row.any(axis=1))
+    if (partly := lacking & ~by_row.all(axis=1)).any():
+        row = int(np.flatnonzero(partly)[0])
+        found = f"{by_row[row].sum()} of {by_row.shape[1]} elements masked"
+        refuse_value(
+            column, first_row + row, "a row that is masked as a whole or not at all", found
+        )
+    valid: Bools = ~lacking
+    return valid
+
+
+def _without_masks(column: Column, rows: list[Any], first_row: int) -> list[Any]:
+    """Rows given one by one, None where they are masked: numpy would show what lies below."""
+    if not any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, rows))):
+        return rows
+    masks = [
+        np.ma.getmaskarray(row)[None] if _has_mask(row) else np.zeros((1, 1), np.bool_)
+        for row in rows
+    ]
+    valid = [_unmasked_rows(column, mask, first_row + at)[0] for at, mask in enumerate(masks)]
+    return [row if there else None for row, there in zip(rows, valid, strict=True)]
+
+
+def _has_mask(row: Any) -> bool:
+    return isinstance(row, np.ma.MaskedArray) and row.mask is not np.ma.nomask
 
 
 def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any], Bools | None]:

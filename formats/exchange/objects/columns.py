@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +52,7 @@ from tensorrepo.formats.exchange.tables.samples import (
     plain,
     size_of,
     stored_form,
+    whole_units,
 )
 from tensorrepo.formats.images.encode import is_picture
 from tensorrepo.repo.deferred_dataclass import dataclass
@@ -196,6 +199,20 @@ def is_of(given: object, library: str, name: str) -> bool:
     return f"{library}.{name}" in kinds
 
 
+def as_column(values: Any) -> Any:
+    """A series of pandas or polars as an array or a list, as `read_columns` has it; else `values`.
+
+    Iterated over, it would be single values, and NaN of pandas would not stand for what is missing.
+    """
+    is_pandas = is_of(values, "pandas", "Series") or is_of(values, "pandas", "Index")
+    return _as_values(values) if is_pandas or is_of(values, "polars", "Series") else values
+
+
+def is_of_objects(given: Any) -> bool:
+    """Whether this is a series of polars that holds objects, for which Arrow gets addresses."""
+    return is_of(given, "polars", "Series") and str(given.dtype) == "Object"
+
+
 def _parts(given: Mapping[str, Any], choice: ColumnChoice) -> list[_Part]:
     def part(name: str) -> _Part:
         with naming_column(name):
@@ -220,12 +237,14 @@ def _as_values(given: Any) -> Any:
         return given
     if is_of(given, "pandas", "Series") or is_of(given, "pandas", "Index"):
         return _of_pandas(given)
+    if is_of_objects(given):
+        return list(given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         return pa.chunked_array(given)
     if isinstance(given, np.ndarray):
         if not given.ndim:
             raise InvalidInputError("is a single value; expected one for each row")
-        return list(given) if given.dtype.kind == "O" else given
+        return list(given) if given.dtype.kind in "OT" else given
     return given if isinstance(given, list) else list(given)
 
 
@@ -253,10 +272,20 @@ def _part(name: str, values: Any) -> _Part:
             return lists or _of_objects(column_of(name, _kinds_of(values)), values)
         values = array
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
-        values = pa.array(values.tolist() if values.ndim > 1 else values)
+        values = _of_moments(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return _of_arrow(name, values)
     return _of_numpy(name, values)
+
+
+def _of_moments(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Moments or durations as Arrow's, in lists for each dimension beyond the first."""
+    array = pa.array(whole_units(values).reshape(-1))
+    for at in range(values.ndim - 1, 0, -1):
+        lists = prod(values.shape[:at])
+        offsets = np.arange(lists + 1, dtype=np.int64) * values.shape[at]
+        array = pa.LargeListArray.from_arrays(offsets, array)
+    return array
 
 
 def _declared(column: Column, values: Any) -> _Part:
@@ -275,7 +304,24 @@ def _simple(values: list[Any]) -> pa.Array | None:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     unknown = pa.types.is_null(array.type) or pa.types.is_nested(array.type)
-    return None if unknown else array
+    return None if unknown or _loses(values, array.type) else array
+
+
+def _loses(values: list[Any], arrow: pa.DataType) -> bool:
+    """Whether Arrow takes values for a type that does not hold all that each of them says."""
+    if pa.types.is_date(arrow):  # without the time of day
+        return any(isinstance(value, datetime) for value in values)
+    if pa.types.is_timestamp(arrow) or pa.types.is_duration(arrow):
+        zones = {value.tzinfo is None for value in values if isinstance(value, datetime)}
+        return len(zones) > 1 or any(map(_counts_several, values))
+    return False
+
+
+def _counts_several(value: Any) -> bool:
+    """Whether a moment of numpy's counts several units, such as ten seconds: Arrow takes one."""
+    return (
+        isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[1] > 1
+    )
 
 
 def _of_lists(name: str, values: list[Any]) -> _Part | None:

@@ -23,6 +23,7 @@ from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile, mark
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, typed
 from tensorrepo.formats.exchange.objects.columns import (
     is_of,
+    is_of_objects,
     read_columns,
     with_image_files,
 )
@@ -57,6 +58,9 @@ def read_frame(given: Any, *, choice: ColumnChoice, schema: Schema | None = None
     what = type(given).__name__
     if is_of(given, "pandas", "DataFrame"):
         return read_columns(_series(given), choice=choice, schema=schema, what=what)
+    if is_of(given, "polars", "DataFrame") and any(map(is_of_objects, given.get_columns())):
+        series = {name: given[name] for name in given.columns}
+        return read_columns(series, choice=choice, schema=schema, what=what)
     table = _opened(given, what)
     size = int(getattr(given, "nbytes", 0) or 0)
     origin = ImportOrigin(what, "arrow", 0, size)

@@ -216,6 +216,8 @@ BLOCK_BYTES = 4 << 20  # of one batch, of the part that types are inferred from,
 _DELIMITERS = ",;\t|"
 _ROW = re.compile(r"Row #(\d+)")
 _COLUMN = re.compile(r"CSV column #(\d+)")
+_ZEROS = r"^\s*[+-]?0\d"
+_WHOLE = r"^-?\d{1,1000}$"
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 
 
@@ -340,8 +342,10 @@ def _open(
             notes += _twice_notes(path, inferred.names, dialect.names or ())
             inferred = _inferred(path, dialect, ignored if met.skip else None)
         types = _types(path, inferred, dialect, known)
-        if known is None:
-            notes += _text_notes(path, dialect, inferred)
+        if known is None and (cells := _first_cells(path, dialect, inferred)) is not None:
+            notes += _text_notes(cells, inferred, dialect.text_columns)
+            notes += _zero_notes(cells, types)
+            types |= _long_numbers(cells, types, notes)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
     return TableFile(schema, None, lambda: _batches(path, dialect, types, names, met, read))
@@ -375,35 +379,79 @@ def _twice_notes(path: Path, found: Sequence[str], names: Sequence[str]) -> Iter
             yield f"{path}: column {at} is called {name!r} as one before it: it is {called!r} here"
 
 
-def _text_notes(path: Path, dialect: Dialect, inferred: pa.Schema) -> Iterator[str]:
-    """Of columns that are text, although most of their first values are numbers: the first odd one.
+@dataclass(frozen=True, slots=True)
+class _FirstCells:
+    """The first block, every cell as text: it alone decides what columns are."""
 
-    Only the first block has decided what they are.
-    """
-    texts = [
-        field.name
-        for field in inferred
-        if pa.types.is_string(field.type) and field.name not in dialect.text_columns
-    ]
-    if not texts:
-        return
+    path: Path
+    header: bool
+    block: pa.RecordBatch
+    ignored: RowsOfOtherWidth
+
+    def place(self, row: int) -> str:
+        line = _line_of(self.path, self.ignored.number(row) + 1 + self.header)
+        return f"line {line} of {self.path}"
+
+
+def _first_cells(path: Path, dialect: Dialect, inferred: pa.Schema) -> _FirstCells | None:
     everything = dict.fromkeys(inferred.names, pa.string())
     ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
     with _reading(path, dialect, everything, ignored) as reader:
         block = next(iter(reader), None)
-    if block is None:
-        return
-    for name in texts:
-        values = block.column(name)
+    return None if block is None else _FirstCells(path, dialect.header, block, ignored)
+
+
+def _text_notes(
+    cells: _FirstCells, inferred: pa.Schema, text_columns: tuple[str, ...]
+) -> Iterator[str]:
+    """Of columns that are text, although most of their values are numbers: the first odd one."""
+    for field in inferred:
+        if not pa.types.is_string(field.type) or field.name in text_columns:
+            continue
+        values = cells.block.column(field.name)
         numeric = pc.match_substring_regex(values, _NUMBER)
         numbers, others = pc.sum(numeric).as_py() or 0, pc.index(numeric, value=False).as_py()
         if others >= 0 and 2 * numbers > len(values) - values.null_count:
-            line = _line_of(path, ignored.number(others) + 1 + dialect.header)
             value = values[others].as_py()
             yield (
-                f"column {name!r} is text because of line {line} of {path}: {value!r:.40} among "
-                f"numbers. If it stands for a missing value: null_values={value:.40}"
+                f"column {field.name!r} is text because of {cells.place(others)}: {value!r:.40} "
+                f"among numbers. If it stands for a missing value: null_values={value:.40}"
             )
+
+
+def _zero_notes(cells: _FirstCells, types: Mapping[str, pa.DataType]) -> Iterator[str]:
+    """Of columns of numbers that lose zeros before them, as numbers of houses and of post have."""
+    for name in (name for name, kind in types.items() if pa.types.is_integer(kind)):
+        values = cells.block.column(name)
+        zeros = pc.match_substring_regex(values, _ZEROS)
+        if (first := pc.index(zeros, value=True).as_py()) >= 0:
+            yield (
+                f"column {name!r} is numbers, without the zeros before them: {values[first]} in "
+                f"{cells.place(first)}. To keep them: text_columns={name}"
+            )
+
+
+def _long_numbers(
+    cells: _FirstCells, types: Mapping[str, pa.DataType], notes: list[str]
+) -> dict[str, pa.DataType]:
+    """Types of columns of whole numbers that 64 bits with a sign do not hold.
+
+    Arrow takes them for floats, which do not tell long numbers apart.
+    """
+    found: dict[str, pa.DataType] = {}
+    for name in (name for name, kind in types.items() if pa.types.is_floating(kind)):
+        values = cells.block.column(name)
+        if not pc.all(pc.match_substring_regex(values, _WHOLE)).as_py():
+            continue
+        numbers = list(map(int, values.drop_null().to_pylist()))
+        if min(numbers) >= 0 and max(numbers) < 1 << 64:
+            found[name] = pa.uint64()
+            continue
+        found[name] = pa.string()
+        most = max(values.drop_null().to_pylist(), key=lambda value: abs(int(value)))
+        place = cells.place(values.index(most).as_py())
+        notes.append(f"column {name!r} is text because of {place}: 64 bits do not hold {most:.40}")
+    return found
 
 
 def _column_names(found: Iterable[str]) -> list[str]:

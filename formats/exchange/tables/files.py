@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.arrow_forms import is_list
+from tensorrepo.formats.dataset.schema.arrow_forms import is_list, without_dictionary
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
@@ -186,7 +186,7 @@ def adapt_plain(field: pa.Field, stored: pa.DataType) -> Adapted:
     # An id belongs to the dataset that the file came from, not to the one that it goes to.
     (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
     if pa.types.is_dictionary(stored):
-        return Adapted(column, lambda array: storage(array).dictionary_decode())
+        return Adapted(column, lambda array: without_dictionary(storage(array)))
     return Adapted(column, lambda array: array if array.type == stored else storage(array))
 
 

@@ -23,7 +23,12 @@ _MOST_FIELDS = 256  # of one struct: more keys are data, not names
 
 
 def nested_array(values: Sequence[Any]) -> pa.Array | None:
-    """Lists and dicts as Arrow's lists and structs; None: they do not agree, or are neither."""
+    """Lists and dicts as Arrow's lists and structs; None: they do not agree, or are neither.
+
+    None of masked arrays too, of which Arrow takes what lies below the masks.
+    """
+    if any(isinstance(value, np.ma.MaskedArray) for value in values):
+        return None
     try:
         array = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -68,6 +68,7 @@ _VALUE_BYTES: Final = 64  # of an object of Python, beside what it holds
 _NUMBERS: Final = frozenset({bool, int, float, complex})
 # Python's objects of which Arrow, and not numpy, knows the type.
 _ARROW_VALUES: Final = (date, time, timedelta, Decimal)
+_AS_OBJECTS: Final = tuple(map(np.dtype, ("M8[D]", "m8[s]", "m8[ms]", "m8[us]")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ def plain(value: object, image_format: str) -> Any:
         return _from_tensor(value)
     if is_picture(value):
         return Picture(encode_picture(value, image_format), image_format)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        whole = whole_units(np.asarray(value))
+        return whole.item() if whole.dtype in _AS_OBJECTS else whole
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, list | tuple):
@@ -250,7 +254,10 @@ def size_of(value: Any) -> int:
 
 
 def _from_tensor(tensor: Any) -> Any:
-    found = tensor.detach().cpu()
+    try:
+        found = tensor.detach().cpu().resolve_conj().resolve_neg()
+    except RuntimeError as problem:
+        raise UnsupportedError(f"a tensor of {tensor.dtype} is not read: {problem}") from problem
     try:
         return np.asarray(found.numpy())
     except (TypeError, RuntimeError, ValueError) as problem:
@@ -312,11 +319,29 @@ _SIMPLE: dict[type, ColumnType] = {
 }
 
 
+def whole_units(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Moments or durations of numpy's in units that a column has: days, or seconds and less.
+
+    Raises:
+        InvalidInputError: a unit below the nanosecond, or of no fixed length.
+    """
+    unit = _UNITS[array.dtype.kind].get(np.datetime_data(array.dtype)[0])
+    if unit is None:
+        raise InvalidInputError(f"holds an array of {array.dtype}, which no column type holds")
+    return array.astype(f"{array.dtype.kind}8[{unit}]", copy=False)
+
+
+# The unit that a column has for each of numpy's: a month of a duration has no fixed length.
+_SECONDS: Final = {"h": "s", "m": "s", "s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+_UNITS: Final = {
+    "M": {"Y": "D", "M": "D", "W": "D", "D": "D", **_SECONDS},
+    "m": {"W": "s", "D": "s", **_SECONDS},
+}
+
+
 def _array_kind(array: np.ndarray[Any, Any]) -> ColumnType:
-    if array.dtype.kind == "M":
-        unit = np.datetime_data(array.dtype)[0]
-        if not array.ndim and unit in ("s", "ms", "us", "ns"):
-            return Timestamp(unit)  # type: ignore[arg-type]  # it is one of them
+    if array.dtype.kind in "mM" and not array.ndim:
+        return infer_type(pa.from_numpy_dtype(whole_units(array).dtype), "")
     if array.dtype.kind in "USOMm":
         raise InvalidInputError(f"holds an array of {array.dtype}, which no column type holds")
     dtype = dtype_name(array.dtype)
@@ -366,6 +391,8 @@ def _shown(kind: ColumnType) -> str:
             return f"a number ({dtype})"
         case Tensor(dtype=dtype, shape=shape):
             return f"an array of {dtype}{shape}"
+        case Timestamp(zone=zone):
+            return f"a moment {'with' if zone else 'without'} a zone"
     return type(kind).__name__.lower()
 
 
@@ -523,7 +550,7 @@ def naming_column(name: str) -> Iterator[None]:
     except (InvalidInputError, UnsupportedError) as problem:
         if str(problem).startswith(f"column {name!r}"):
             raise
-        raise type(problem)(f"column {name!r} {problem}") from problem
+        raise type(problem)(f"column {name!r}: {problem}") from problem
 
 
 def _chosen(samples: Iterable[TorchSample], choice: ColumnChoice) -> Iterator[TorchSample]:

@@ -233,6 +233,12 @@ def _other_form(name: str, into: Any, spec: NamedForm, strict: bool) -> str | No
             f"tensor {name!r}: stored with shape {tuple(spec.shape)}, the module's has "
             f"{tuple(into.shape)}"
         )
+    if into.device.type == "meta":
+        return (
+            f"tensor {name!r}: the module has no memory for it (device 'meta'); "
+            "module.to_empty(device='cpu') makes some, and "
+            "module.load_state_dict(model.state_dict(), assign=True) needs none"
+        )
     kind = str(into.dtype).removeprefix("torch.")
     wanted = TORCH_NAMES.get(spec.type.name, kind)
     if strict and wanted != kind:

@@ -76,6 +76,7 @@ def test_a_scalar_has_no_dimensions() -> None:
         np.zeros(2, "M8[s]"),
         np.zeros(2, [("a", "i4")]),
         np.zeros(2, np.longdouble),
+        np.ma.MaskedArray([1.0, 2.0], [False, True]),
         [1, 2],
         1.0,
         None,

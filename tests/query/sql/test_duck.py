@@ -11,7 +11,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.catalog.sql import tables_of
-from tensorrepo.query.sql.duck import DuckSession, DuckSettings
+from tensorrepo.query.sql.duck import DuckSession, DuckSettings, reworded
 from tensorrepo.query.sql.pushdown import Scanned, noting
 
 NAMES = ("shirt", "shoe", "hat")
@@ -154,6 +154,17 @@ def test_results_come_as_pandas_and_arrow_streams(repo: tr.Repository) -> None:
     assert repo.sql(query).df()["label"].tolist() == ["shoe"] * 10
     assert pa.table(repo.sql(query)).num_rows == 10
     assert repo.sql(query).reader().read_all().num_rows == 10
+
+
+def test_sums_of_integers_are_integers(repo: tr.Repository) -> None:
+    sums = "SELECT sum(n) AS s FROM (VALUES (1), (2)) AS t(n)"
+    (row,) = repo.sql(sums)
+    assert [type(value) for value in row.values()] == [int]
+    assert (repo.sql(sums).df()["s"] * 0.5).tolist() == [1.5]
+    assert repo.sql(sums).numpy()["s"].tolist() == [3]
+    large = f"SELECT sum(n) AS s FROM (VALUES ({2**63 - 1}), ({2**63 - 1}), (NULL)) AS t(n)"
+    assert [row["s"] for row in repo.sql(large)] == [2**64 - 2]
+    assert repo.sql(large).df()["s"].tolist() == repo.sql(large).numpy()["s"] == [2**64 - 2]
 
 
 def test_a_result_shows_its_first_rows_and_keeps_them(repo: tr.Repository) -> None:
@@ -303,3 +314,8 @@ def test_large_tensors_are_values_of_columns(large: tr.Repository) -> None:
         tx.dataset("images").add_column("c", tr.Tensor("float32", (4, 96, 96)), sql="b")
     changed = large.dataset("images")
     assert np.array_equal(changed["c"][:], changed["b"][:])
+
+
+def test_an_error_that_was_reworded_already_says_once_that_it_is_of_sql() -> None:
+    said = str(reworded("InvalidInputError", "SQL: one SELECT is taken", tuple))
+    assert said == "SQL: one SELECT is taken"

@@ -159,6 +159,6 @@ def test_a_column_called_as_the_distance_is_left_out(tmp_path: Any) -> None:
             {"distance": [1, 2], "v": np.eye(2, dtype=np.float32)}
         )
     ds = repo.dataset("d")
-    with pytest.raises(tr.InvalidInputError, match="leave it out"):
+    with pytest.raises(tr.InvalidInputError, match="Name others with --columns"):
         ds.nearest("v", [1.0, 0.0])
     assert ds.nearest("v", [1.0, 0.0], columns=["v"]).rows.tolist() == [0, 1]

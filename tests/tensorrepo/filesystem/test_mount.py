@@ -237,7 +237,6 @@ def test_pieces_are_read_once_whatever_the_order(cuts: Sequence[int]) -> None:
 
 def test_mounting_tells_what_is_missing(full: Shell) -> None:
     code = "import sys; sys.modules['mfusepy'] = None"
-    process = full.start("mount", "v1", "new", "--foreground", code=code)
-    _, errors = process.communicate(timeout=120)
+    exit_code, told, errors = full.finish("mount", "v1", "new", code=code)
     assert "tensorrepo[mount]" in errors
-    assert process.returncode == 8
+    assert (exit_code, told) == (8, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +55,33 @@ def test_a_column_without_values_is_text(tmp_path: Path) -> None:
 
 
 def test_columns_can_be_kept_as_text(tmp_path: Path) -> None:
-    path = written(tmp_path, "zip,n\n01234,5\n")
-    assert values(path) == [[1234, 5]]
-    assert values(path, text_columns=("zip",)) == [["01234", 5]]
+    path = written(tmp_path, "zip,n\n1,0\n01234,5\n")
+    assert values(path) == [[1, 0], [1234, 5]]
+    (note,) = read_csv(path).notes
+    assert note == (
+        "column 'zip' is numbers, without the zeros before them: 01234 in line 3 of "
+        f"{path}. To keep them: text_columns=zip"
+    )
+    assert values(path, text_columns=("zip",)) == [["1", 0], ["01234", 5]]
+    assert read_csv(path, text_columns=("zip",)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "kept", "notes"),
+    [
+        (("18446744073709551615", "", "1"), [(1 << 64) - 1, None, 1], 0),
+        (("8", "89014103211118510720"), ["8", "89014103211118510720"], 1),
+        (("-9223372036854775809", "1"), ["-9223372036854775809", "1"], 1),
+        (("9223372036854775808", "1.5"), [2.0**63, 1.5], 0),
+        (("9" * 2000, "1"), [float("inf"), 1.0], 0),
+    ],
+)
+def test_whole_numbers_that_64_bits_do_not_hold_keep_their_digits(
+    tmp_path: Path, cells: Sequence[str], kept: list[object], notes: int
+) -> None:
+    path = written(tmp_path, "".join(f"{cell},x\n" for cell in ("id", *cells)))
+    assert [row[0] for row in values(path)] == kept
+    assert len(read_csv(path).notes) == notes
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
