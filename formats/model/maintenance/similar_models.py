@@ -6,7 +6,7 @@ all too small to have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
@@ -100,11 +100,10 @@ def similar_models(
     objects: ObjectSource,
     entry: Entry,
     models: Sequence[Reached],
-    progress: Callable[[int], None] | None = None,
 ) -> Similarity:
     """The models that are like the one at `entry`, of those given.
 
-    One is looked at at a time. `progress` is called with the number of models looked at.
+    One is looked at at a time.
 
     Raises:
         CorruptError, NotFoundError, UnsupportedError: the model itself cannot be read. Others that
@@ -116,12 +115,10 @@ def similar_models(
     tensors = dict(piece_readers(model))
     bases = () if own is None else own.placement.chosen
     found, others = [], [one for one in models if one.digest != entry.digest]
-    for done, other in enumerate(others, 1):
+    for other in others:
         candidate = open_base(objects, other.entries[0], "similar", cache_bytes=0)
         ranked = [] if candidate is None else rank([candidate], tensors, signatures)
         found += [_likeness(model, other, bits, bases) for bits, _ in ranked]
-        if progress is not None:
-            progress(done)
     found.sort(key=lambda one: (one.bits, one.model.digest))
     return Similarity(bases, tuple(found), len(others) - len(found))
 
