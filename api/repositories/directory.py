@@ -30,6 +30,7 @@ from tensorrepo.api.settings import Settings
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
+from tensorrepo.repo.objects.cache import LimitedCache
 
 _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
@@ -83,6 +84,7 @@ class Directory:
         # By URL, which a renamed repository keeps, and by the time when it was made: at the URL of
         # one that was erased there may be another one, of which the old one's log knows nothing.
         self._cores: dict[tuple[str, int], RepositoryCore] = {}
+        self._opening = LimitedCache[RepositoryCore](0)  # keeps nothing: for who asks at once
         self._lock = threading.Lock()
 
     def listed(self) -> list[Listed]:
@@ -122,12 +124,10 @@ class Directory:
         except NotFoundError:
             self._open.pop(name, None)  # renamed or deleted, by whichever process
             raise
+        core = self._core_of(listed)
         with self._lock:
             known = self._open.get(name)
-            key = (listed.url, listed.created_ns)
-            if known is None or self._cores.get(key) is not known.core:
-                core = self._cores.get(key) or self._core_of(name, listed.url)
-                self._cores[key] = core
+            if known is None or known.core is not core:
                 known = ServedRepository(name, core)
                 self._open[name] = known
             self._fresh_until[name] = self._timer() + FRESH_SECONDS
@@ -304,10 +304,27 @@ class Directory:
             self._cores.clear()
             self._open.clear()
 
-    def _core_of(self, name: str, url: str) -> RepositoryCore:
+    def _core_of(self, listed: Listed) -> RepositoryCore:
+        key = (listed.url, listed.created_ns)
+        known = self._cores.get(key)
+        if known is not None:
+            return known
+
+        def load() -> tuple[RepositoryCore, int]:
+            core = self._cores.get(key) or self._opened(listed)
+            with self._lock:
+                self._cores[key] = core
+            return core, 1
+
+        # Not under the lock: a store that gives no answer for a minute holds up only those who ask
+        # for what lies there, and of them one alone asks.
+        return self._opening.get_or_load(key, load)
+
+    def _opened(self, listed: Listed) -> RepositoryCore:
         try:
-            return self._core(url)
+            return self._core(listed.url)
         except NotFoundError as error:
+            name = listed.name
             _LOGGER.error("repository %s cannot be served: %s", name, error)  # noqa: TRY400  no bug
             raise StorageError(
                 f"the service has no repository where {name!r} should lie. Whoever runs it finds "

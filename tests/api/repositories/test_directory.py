@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.repositories import directory
 from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory, place_of
 from tensorrepo.api.repositories.opening import erase, open_served
 from tensorrepo.client.client import Client
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tests.support.servers.service import RunningService
 
 PATH = "/api/v1/repositories"
@@ -197,6 +201,35 @@ def test_another_process_sees_it_within_a_second(service: RunningService) -> Non
         other.open("shared")
     running.directory.undelete("shared")
     assert other.open("shared").name == "shared"
+    other.close()
+
+
+def test_a_store_that_gives_no_answer_holds_up_no_other_repository(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, urls = service.service, [_made(service, name) for name in ("hanging", "answering")]
+    asked, may_answer = list[str](), Event()
+    is_asked = Event()
+
+    def open_slowly(url: str, *, data: Path, **options: Any) -> RepositoryCore:
+        asked.append(url)
+        if url == urls[0]:
+            is_asked.set()
+            may_answer.wait(20)
+        return open_served(url, data=data, **options)
+
+    monkeypatch.setattr(directory, "open_served", open_slowly)
+    other = Directory(running.database, running.settings, {})
+    with ThreadPoolExecutor(3) as threads:
+        hanging = [threads.submit(other.open, "hanging") for _ in range(2)]
+        try:
+            assert is_asked.wait(20)
+            assert threads.submit(other.open, "answering").result(5).name == "answering"
+            assert len(other.opened()) == 1
+        finally:
+            may_answer.set()
+        assert hanging[0].result(20).core is hanging[1].result(20).core
+    assert sorted(asked) == sorted(urls)
     other.close()
 
 
