@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from sqlalchemy import (
@@ -27,10 +28,10 @@ from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, erase, open_served
 from tensorrepo.api.settings import Settings
+from tensorrepo.api.single_flight import OpenedByKey
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
-from tensorrepo.repo.objects.cache import LimitedCache
 
 _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
@@ -83,8 +84,7 @@ class Directory:
         self._fresh_until: dict[str, float] = {}
         # By URL, which a renamed repository keeps, and by the time when it was made: at the URL of
         # one that was erased there may be another one, of which the old one's log knows nothing.
-        self._cores: dict[tuple[str, int], RepositoryCore] = {}
-        self._opening = LimitedCache[RepositoryCore](0)  # keeps nothing: for who asks at once
+        self._cores = OpenedByKey[tuple[str, int], RepositoryCore]()
         self._lock = threading.Lock()
 
     def listed(self) -> list[Listed]:
@@ -124,7 +124,8 @@ class Directory:
         except NotFoundError:
             self._open.pop(name, None)  # renamed or deleted, by whichever process
             raise
-        core = self._core_of(listed)
+        # Not under the lock: a store that gives no answer holds up those alone who ask for it.
+        core = self._cores.get((listed.url, listed.created_ns), partial(self._core_of, listed))
         with self._lock:
             known = self._open.get(name)
             if known is None or known.core is not core:
@@ -217,8 +218,7 @@ class Directory:
                 connection.execute(delete(table).where(table.c.name == one.name))
                 for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
                     connection.execute(delete(owned).where(owned.c.repository == one.name))
-            with self._lock:
-                core = self._cores.pop((one.url, one.created_ns), None)
+            core = self._cores.drop((one.url, one.created_ns))
             if core is not None:
                 core.close()
         return [one.name for one in gone]
@@ -294,33 +294,15 @@ class Directory:
 
     def opened(self) -> list[RepositoryCore]:
         """Repositories that are open in this process."""
-        with self._lock:
-            return list(self._cores.values())
+        return self._cores.values()
 
     def close(self) -> None:
+        for core in self._cores.clear():
+            core.close()
         with self._lock:
-            for core in self._cores.values():
-                core.close()
-            self._cores.clear()
             self._open.clear()
 
     def _core_of(self, listed: Listed) -> RepositoryCore:
-        key = (listed.url, listed.created_ns)
-        known = self._cores.get(key)
-        if known is not None:
-            return known
-
-        def load() -> tuple[RepositoryCore, int]:
-            core = self._cores.get(key) or self._opened(listed)
-            with self._lock:
-                self._cores[key] = core
-            return core, 1
-
-        # Not under the lock: a store that gives no answer for a minute holds up only those who ask
-        # for what lies there, and of them one alone asks.
-        return self._opening.get_or_load(key, load)
-
-    def _opened(self, listed: Listed) -> RepositoryCore:
         try:
             return self._core(listed.url)
         except NotFoundError as error:
