@@ -31,7 +31,7 @@ from tensorrepo.api.settings import Settings
 from tensorrepo.api.single_flight import OpenedByKey
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
+from tensorrepo.repo.errors import ConflictError, Error, NotFoundError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
@@ -210,18 +210,25 @@ class Directory:
         asked = select(table).where(table.c.deleted_ns <= self._clock() - UNDELETE_NS)
         with self._database.read() as connection:
             gone = [_listed(row) for row in connection.execute(asked).mappings()]
-        own = f"{self._settings.storage_url.rstrip('/')}/"
-        for one in gone:
+        return [one.name for one in gone if self._expires(one)]
+
+    def _expires(self, one: Listed) -> bool:
+        """Forget a repository; False: its store does not let it be erased, which is logged."""
+        table, own = tables.repositories, f"{self._settings.storage_url.rstrip('/')}/"
+        try:
             if one.url.startswith(own):
                 erase(one.url, environment=self._environment)
-            with self._database.write() as connection:
-                connection.execute(delete(table).where(table.c.name == one.name))
-                for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
-                    connection.execute(delete(owned).where(owned.c.repository == one.name))
-            core = self._cores.drop((one.url, one.created_ns))
-            if core is not None:
-                core.close()
-        return [one.name for one in gone]
+        except Error as error:
+            _LOGGER.warning("%s, which was deleted, cannot be erased yet: %s", one.name, error)
+            return False
+        with self._database.write() as connection:
+            connection.execute(delete(table).where(table.c.name == one.name))
+            for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
+                connection.execute(delete(owned).where(owned.c.repository == one.name))
+        core = self._cores.drop((one.url, one.created_ns))
+        if core is not None:
+            core.close()
+        return True
 
     def _mark(self, name: str, deleted_ns: int | None) -> None:
         table = tables.repositories

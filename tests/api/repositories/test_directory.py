@@ -259,6 +259,25 @@ def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
         assert client.post(PATH, json={"name": "brief"}).status_code == 201
 
 
+def test_one_that_cannot_be_erased_keeps_no_other(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def erase_some(url: str, **_: object) -> None:
+        if url == urls[0]:
+            raise tr.StorageError("no answer")
+
+    running, urls = service.service, [_made(service, name) for name in ("far/away", "near/by")]
+    monkeypatch.setattr(directory, "erase", erase_some)
+    for name in ("far/away", "near/by"):
+        running.directory.remove(name)
+    later = UNDELETE_NS + 10**9
+    at = running.directory.removed()[-1].until_ns - UNDELETE_NS + later
+    late = Directory(running.database, running.settings, {}, clock=lambda: at)
+    assert late.expire() == ["near/by"]
+    monkeypatch.undo()
+    assert late.expire() == ["far/away"]
+
+
 def test_what_settings_name_stays_renamed_and_deleted_and_moves(service: RunningService) -> None:
     running = service.service
     url = _made(service, "settled")
