@@ -151,6 +151,9 @@ class EventHub:
             except Error as error:  # the store does not answer: the next turn may
                 _LOGGER.warning("events of %s: %s", channel.served.name, error)
                 continue
+            except Exception:  # whatever it is, the next turn is taken: nobody starts this again
+                _LOGGER.exception("events of %s", channel.served.name)
+                continue
             if events:
                 for one in tuple(channel.listeners):
                     one.offer(events)
