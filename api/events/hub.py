@@ -36,7 +36,7 @@ class Dropped(Exception):
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """What one listener has not read yet. `resumes_at` is the record behind which it begins."""
+    """What one listener has not read yet; it begins behind `view`."""
 
     served: ServedRepository
     view: LogView
