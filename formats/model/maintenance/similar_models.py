@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.layout.manifest import piece_name
@@ -18,6 +17,7 @@ from tensorrepo.formats.model.layout.placement import ChosenBase
 from tensorrepo.formats.model.maintenance.usage import Reached
 from tensorrepo.formats.model.read.frames import PiecedTensor, StoredFrames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import BaseModel, open_base, rank
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
