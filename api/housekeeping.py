@@ -12,8 +12,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,6 @@ from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
 from tensorrepo.repo.backends.disk import STALE_PART_SECONDS
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import Error
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import DiskCache
 
@@ -73,15 +73,25 @@ class Housekeeping:
             self._thread.join()
 
     def turn(self) -> None:
-        """Forget what is to be forgotten by now."""
-        self._directory.expire()
-        for core in self._directory.opened():
-            if isinstance(core.backend, SignsRequests):
-                self._drop_incoming(core.backend)
-        for folder in (self._data / UPLOADS, *self._part_folders()):
-            self._drop_parts(folder)
-        self._spool.expire()
-        self._forget_purged()
+        """Forget what is to be forgotten by now; what fails is logged, and holds up nothing."""
+        for work in self._due():
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  whatever it is, the next turn tries again
+                _LOGGER.warning("housekeeping: %s", error)
+
+    def _due(self) -> Iterator[Callable[[], object]]:
+        """All that is to be done, what was promised first, what needs stores last."""
+        yield self._forget_purged
+        yield self._spool.expire
+        backends = [core.backend for core in self._directory.opened()]
+        own = [one.part_folder for one in backends if isinstance(one, KeepsParts)]
+        for folder in (self._data / UPLOADS, *own):
+            yield partial(self._drop_parts, folder)
+        yield self._directory.expire
+        for backend in backends:
+            if isinstance(backend, SignsRequests):
+                yield partial(self._drop_incoming, backend)
 
     def _forget_purged(self) -> None:
         """Drop what was made of rows that are purged by now."""
@@ -100,10 +110,6 @@ class Housekeeping:
             if stored.modified_seconds is not None and stored.modified_seconds < before:
                 backend.delete(stored.key)
 
-    def _part_folders(self) -> list[Path]:
-        backends = [core.backend for core in self._directory.opened()]
-        return [one.part_folder for one in backends if isinstance(one, KeepsParts)]
-
     def _drop_parts(self, folder: Path) -> None:
         before = self._clock() - STALE_PART_SECONDS
         for part in folder.glob(f"{PART_PREFIX}*"):
@@ -113,10 +119,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         while not self._is_over.wait(EVERY_SECONDS):
-            try:
-                self.turn()
-            except (Error, OSError) as error:  # the next turn may do it
-                _LOGGER.warning("housekeeping: %s", error)
+            self.turn()
 
 
 def _remove_unless_held(part: Path) -> None:

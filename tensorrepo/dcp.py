@@ -36,7 +36,6 @@ from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
-from tensorrepo.formats.model.delta.base_choice import Prediction
 from tensorrepo.formats.model.state.lossy import (
     LossyState,
     Shortened,
@@ -46,6 +45,7 @@ from tensorrepo.formats.model.state.lossy import (
 )
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import Prediction
 from tensorrepo.formats.model.write.shards import TensorShard, join_shards, shard_name, store_shards
 from tensorrepo.formats.runs.run_record import check_run_name
 from tensorrepo.models.checkpointer import (

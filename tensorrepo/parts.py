@@ -31,10 +31,10 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import OnMisfit, parse_on_error
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.formats.model.parts import write_part
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_source import source_of
 from tensorrepo.formats.model.write.shards import TensorShard
 from tensorrepo.models.model import Model

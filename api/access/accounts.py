@@ -201,13 +201,6 @@ class Accounts:
         """The same by its public id; `user` None: anybody's. Raises NotFoundError."""
         self._revoke([self._hash_of(user, wanted)])
 
-    def revoke_all(self, user: str) -> None:
-        """Make all tokens of a user worthless."""
-        table = tables.tokens
-        with self._database.write() as connection:
-            connection.execute(self._revoked().where(table.c.user == user))
-        self._callers.forget()
-
     def _revoke(self, hashes: list[str]) -> None:
         table = tables.tokens
         with self._database.write() as connection:

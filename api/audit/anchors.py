@@ -77,6 +77,7 @@ class Anchors:
             write_anchor(self._directory.open(name).core, head, self._clock())
         except Error as error:
             _LOGGER.warning("the log of %s cannot be told the audit log's head: %s", name, error)
+            self._due.add(name)  # when its turn comes again
             return False
         return True
 

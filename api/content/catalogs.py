@@ -8,7 +8,6 @@ folder. Who may not read all refs is given the rows of those that they may read,
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
+from tensorrepo.api.single_flight import OpenedByKey
 from tensorrepo.migrations.repository_catalog import RepositoryCatalog
 from tensorrepo.query.catalog.database import read_cursor
 from tensorrepo.query.catalog.visibility import Visible, visible_to
@@ -25,7 +25,7 @@ from tensorrepo.query.sql.catalog_tables import CatalogTable
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.cache import LimitedCache
 
 _KEPT: Final = 64  # answers to who sees what
@@ -38,21 +38,22 @@ class Catalogs:
     def __init__(self, data: Path, database_url: str) -> None:
         """Files below `data`, unless the service's database is a PostgreSQL server."""
         self._folder, self._database_url = data / "catalogs", database_url
-        self._open: dict[str, RepositoryCatalog] = {}
+        self._open = OpenedByKey[str, RepositoryCatalog]()
         self._visible: LimitedCache[Visible] = LimitedCache(_KEPT)
-        self._lock = threading.Lock()
 
     def of(self, core: RepositoryCore) -> RepositoryCatalog:
         """The catalog of a repository, with tables that fit. It has rows of all refs."""
-        found = self._open.get(core.id)
-        if found is None:
-            with self._lock:
-                found = self._open.get(core.id)
-                if found is None:
-                    found = RepositoryCatalog(core, self._url(core.id))
-                    _mend(found)
-                    self._open[core.id] = found
-        return found
+
+        def opened() -> RepositoryCatalog:
+            catalog = RepositoryCatalog(core, self._url(core.id))
+            try:
+                _mend(catalog)  # of a long history that may take minutes
+            except BaseException:
+                catalog.close()
+                raise
+            return catalog
+
+        return self._open.get(core.id, opened)
 
     @contextmanager
     def reading(self, access: RepositoryAccess) -> Iterator[tuple[Connection, Visible | None]]:
@@ -75,10 +76,8 @@ class Catalogs:
             return visible
 
     def close(self) -> None:
-        with self._lock:
-            for catalog in self._open.values():
-                catalog.close()
-            self._open.clear()
+        for catalog in self._open.clear():
+            catalog.close()
 
     def _visible_to(self, access: RepositoryAccess, connection: Connection) -> Visible | None:
         if access.reads_all:
@@ -136,8 +135,4 @@ def _mend(catalog: RepositoryCatalog) -> None:
     with suppress(UnsupportedError, CorruptError, InvalidInputError):
         catalog.upgrade()
     if not catalog.status().is_usable:
-        try:
-            catalog.rebuild(warn=_LOGGER.warning)
-        except Error:
-            catalog.close()
-            raise
+        catalog.rebuild(warn=_LOGGER.warning)

@@ -75,7 +75,6 @@ RUN_FIELDS: Final = FilterFields(
     },
 )  # fmt: skip
 MAX_DATASET_BYTES: Final = 1 << 20  # of what is said about one
-MOST_FOUND: Final = 50_000
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _NS_OF_MS: Final = 10**6
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tensorrepo.api.database.tables import METADATA
 from tensorrepo.formats.common.arguments import without_password
@@ -68,8 +69,11 @@ class Database:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:  # where it is, and what it said, is for the log alone
-            _LOGGER.warning("the database %s does not answer: %s", self.where, error.orig)
+        # The last is of the pool, which gave no connection for 30 s: others have all of them. Where
+        # the database is, and what it said, is for the log alone.
+        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+            said = getattr(error, "orig", None) or error
+            _LOGGER.warning("the database %s does not answer: %s", self.where, said)
             raise StorageError(
                 "the service's database does not answer. Try again; if it lasts, tell whoever runs "
                 "the service.",

@@ -36,7 +36,7 @@ class Dropped(Exception):
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """What one listener has not read yet. `resumes_at` is the record behind which it begins."""
+    """What one listener has not read yet; it begins behind `view`."""
 
     served: ServedRepository
     view: LogView
@@ -150,6 +150,9 @@ class EventHub:
                 channel.view, events = await run_in_threadpool(_news, channel.served, channel.view)
             except Error as error:  # the store does not answer: the next turn may
                 _LOGGER.warning("events of %s: %s", channel.served.name, error)
+                continue
+            except Exception:  # whatever it is, the next turn is taken: nobody starts this again
+                _LOGGER.exception("events of %s", channel.served.name)
                 continue
             if events:
                 for one in tuple(channel.listeners):

@@ -16,7 +16,6 @@ next turn of the service's housekeeping.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
@@ -50,11 +49,11 @@ from tensorrepo.api.huggingface.upload_parts import (
     UploadParts,
     part_size,
 )
+from tensorrepo.api.transfer.body_writer import write_pieces
 from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import (
     InvalidInputError,
-    StorageError,
     TooLargeError,
     UnauthenticatedError,
 )
@@ -69,8 +68,6 @@ _EXPIRES_SECONDS: Final = 86400
 _LEAST_SECONDS: Final = 900
 _XET_SECONDS: Final = 3600
 _SLOWEST: Final = 1 << 20  # bytes a second, for which an address is good
-_WRITE_BYTES: Final = 1 << 20
-_MOST_PIECES: Final = 1024  # that one call of the system writes
 _DIGITS: Final = frozenset("0123456789abcdef")
 TicketUse = Literal["whole", "part", "complete", "xet"]
 
@@ -209,7 +206,8 @@ class UploadSpool:
         path = await run_in_threadpool(self._begin, ticket)
         descriptor = await run_in_threadpool(_open, path)
         try:
-            hasher, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
+            hasher = ProofHasher()
+            size = await write_pieces(descriptor, pieces, ticket.size_bytes, hasher.update)
             _check(hasher.sha256, ticket.sha256, size, ticket.size_bytes)
             target = self.folder_of(ticket.owner) / ticket.sha256
             await run_in_threadpool(keep, path, target, hasher.checksum)
@@ -225,7 +223,8 @@ class UploadSpool:
         parts = self._parts(ticket)
         start, stop = parts.span(ticket.part)
         with parts.writing(ticket.part) as descriptor:
-            hasher, size = await write_pieces(descriptor, pieces, stop - start)
+            hasher = ProofHasher()
+            size = await write_pieces(descriptor, pieces, stop - start, hasher.update)
             _check(hasher.sha256, hasher.sha256, size, stop - start)
             parts.arrived(ticket.part, hasher.sha256)
         return hasher.sha256
@@ -328,76 +327,3 @@ def _open(path: Path) -> int:
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise explain(error, "write", path) from error
-
-
-async def write_pieces(
-    descriptor: int, pieces: AsyncIterator[bytes], most: int
-) -> tuple[ProofHasher, int]:
-    """Write what comes; its hashes and its size. Raises TooLargeError behind `most` bytes.
-
-    When this returns or raises, nobody writes any more: the caller may close the file.
-    """
-    batches, size = _BatchWriter(descriptor), 0
-    batch: list[bytes] = []
-    held = 0
-    try:
-        async for piece in pieces:
-            size += len(piece)
-            if size > most:
-                raise TooLargeError(f"more than the {most:,} bytes came that were to come")
-            batch.append(piece)
-            held += len(piece)
-            if held >= _WRITE_BYTES:
-                await batches.begin(batch)
-                batch, held = [], 0
-        await batches.begin(batch)
-        await batches.written()
-    finally:
-        await batches.close()
-    return batches.hasher, size
-
-
-class _BatchWriter:
-    """Hashes and writes a batch on a thread while the next one arrives."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.hasher = ProofHasher()
-        self._descriptor = descriptor
-        self._task: asyncio.Task[None] | None = None
-
-    async def begin(self, batch: list[bytes]) -> None:
-        """Let a thread write a batch, behind those that are written. Raises StorageError."""
-        await self.written()
-        self._task = asyncio.create_task(run_in_threadpool(self._write, batch))
-
-    async def written(self) -> None:
-        """Wait for what was begun. Raises StorageError."""
-        if self._task is not None:
-            await asyncio.wait([self._task])  # to await the task would cancel it with the caller
-            self._task.result()
-
-    async def close(self) -> None:
-        """Wait until nobody writes, whatever happens: a thread goes on when its task does not."""
-        while self._task is not None and not self._task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([self._task])
-        if self._task is not None and not self._task.cancelled():
-            self._task.exception()  # was raised, or what is raised now came before it
-
-    def _write(self, batch: list[bytes]) -> None:
-        for piece in batch:
-            self.hasher.update(piece)
-        try:
-            for at in range(0, len(batch), _MOST_PIECES):
-                self._write_some(batch[at : at + _MOST_PIECES])
-        except OSError as error:
-            raise StorageError(f"an upload could not be written: {error.strerror}") from error
-
-    def _write_some(self, pieces: list[bytes]) -> None:
-        left = [memoryview(piece) for piece in pieces if piece]
-        while left:
-            written = os.writev(self._descriptor, left)
-            while left and written >= len(left[0]):
-                written -= len(left.pop(0))
-            if written:
-                left[0] = left[0][written:]

@@ -32,7 +32,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.huggingface.proved_files import ProofHasher, keep
-from tensorrepo.api.huggingface.upload_spool import UploadSpool, UploadTicket, write_pieces
+from tensorrepo.api.huggingface.upload_spool import UploadSpool, UploadTicket
 from tensorrepo.api.huggingface.xet_format import (
     MAX_BODY_BYTES,
     MAX_XORB_BYTES,
@@ -44,6 +44,7 @@ from tensorrepo.api.huggingface.xet_format import (
     read_shard,
     xorb_hash,
 )
+from tensorrepo.api.transfer.body_writer import write_pieces
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.cache import LimitedCache

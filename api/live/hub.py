@@ -97,6 +97,8 @@ class LiveHub:
                     await self._tell(key, last_id, has_ended=has_ended)
             except Error as error:  # the database does not answer: the next turn may
                 _LOGGER.warning("streams of live metrics: %s", error)
+            except Exception:  # whatever it is, the next turn is taken: nobody starts this again
+                _LOGGER.exception("streams of live metrics")
 
     async def _tell(self, key: RunKey, last_id: int, *, has_ended: bool) -> None:
         listeners = self._runs.get(key)

@@ -148,6 +148,8 @@ class LiveWriter:
                     swept_at = time.monotonic()
             except Error as error:  # the database does not answer: the next turn may
                 _LOGGER.warning("live runs: %s", error)
+            except Exception:  # whatever it is, the next turn is taken: nobody starts this again
+                _LOGGER.exception("live runs")
 
     def _tried(self, key: RunKey) -> None:
         try:

@@ -19,9 +19,6 @@ async def page_caller(request: Request) -> Caller:
     return caller
 
 
-PageCaller = Annotated[Caller, Depends(page_caller)]
-
-
 async def page_of(request: Request) -> WebPage:
     """A page of the service, for whoever is signed in."""
     return WebPage(request, await service_of(request), await page_caller(request))

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from sqlalchemy import (
@@ -27,9 +28,10 @@ from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, erase, open_served
 from tensorrepo.api.settings import Settings
+from tensorrepo.api.single_flight import OpenedByKey
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
+from tensorrepo.repo.errors import ConflictError, Error, NotFoundError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
@@ -82,7 +84,7 @@ class Directory:
         self._fresh_until: dict[str, float] = {}
         # By URL, which a renamed repository keeps, and by the time when it was made: at the URL of
         # one that was erased there may be another one, of which the old one's log knows nothing.
-        self._cores: dict[tuple[str, int], RepositoryCore] = {}
+        self._cores = OpenedByKey[tuple[str, int], RepositoryCore]()
         self._lock = threading.Lock()
 
     def listed(self) -> list[Listed]:
@@ -122,12 +124,11 @@ class Directory:
         except NotFoundError:
             self._open.pop(name, None)  # renamed or deleted, by whichever process
             raise
+        # Not under the lock: a store that gives no answer holds up those alone who ask for it.
+        core = self._cores.get((listed.url, listed.created_ns), partial(self._core_of, listed))
         with self._lock:
             known = self._open.get(name)
-            key = (listed.url, listed.created_ns)
-            if known is None or self._cores.get(key) is not known.core:
-                core = self._cores.get(key) or self._core_of(name, listed.url)
-                self._cores[key] = core
+            if known is None or known.core is not core:
                 known = ServedRepository(name, core)
                 self._open[name] = known
             self._fresh_until[name] = self._timer() + FRESH_SECONDS
@@ -209,19 +210,25 @@ class Directory:
         asked = select(table).where(table.c.deleted_ns <= self._clock() - UNDELETE_NS)
         with self._database.read() as connection:
             gone = [_listed(row) for row in connection.execute(asked).mappings()]
-        own = f"{self._settings.storage_url.rstrip('/')}/"
-        for one in gone:
+        return [one.name for one in gone if self._expires(one)]
+
+    def _expires(self, one: Listed) -> bool:
+        """Forget a repository; False: its store does not let it be erased, which is logged."""
+        table, own = tables.repositories, f"{self._settings.storage_url.rstrip('/')}/"
+        try:
             if one.url.startswith(own):
                 erase(one.url, environment=self._environment)
-            with self._database.write() as connection:
-                connection.execute(delete(table).where(table.c.name == one.name))
-                for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
-                    connection.execute(delete(owned).where(owned.c.repository == one.name))
-            with self._lock:
-                core = self._cores.pop((one.url, one.created_ns), None)
-            if core is not None:
-                core.close()
-        return [one.name for one in gone]
+        except Error as error:
+            _LOGGER.warning("%s, which was deleted, cannot be erased yet: %s", one.name, error)
+            return False
+        with self._database.write() as connection:
+            connection.execute(delete(table).where(table.c.name == one.name))
+            for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
+                connection.execute(delete(owned).where(owned.c.repository == one.name))
+        core = self._cores.drop((one.url, one.created_ns))
+        if core is not None:
+            core.close()
+        return True
 
     def _mark(self, name: str, deleted_ns: int | None) -> None:
         table = tables.repositories
@@ -294,20 +301,19 @@ class Directory:
 
     def opened(self) -> list[RepositoryCore]:
         """Repositories that are open in this process."""
-        with self._lock:
-            return list(self._cores.values())
+        return self._cores.values()
 
     def close(self) -> None:
+        for core in self._cores.clear():
+            core.close()
         with self._lock:
-            for core in self._cores.values():
-                core.close()
-            self._cores.clear()
             self._open.clear()
 
-    def _core_of(self, name: str, url: str) -> RepositoryCore:
+    def _core_of(self, listed: Listed) -> RepositoryCore:
         try:
-            return self._core(url)
+            return self._core(listed.url)
         except NotFoundError as error:
+            name = listed.name
             _LOGGER.error("repository %s cannot be served: %s", name, error)  # noqa: TRY400  no bug
             raise StorageError(
                 f"the service has no repository where {name!r} should lie. Whoever runs it finds "

@@ -56,6 +56,7 @@ class ServedRepository:
         self._lock = threading.Lock()
         self._renewing = threading.Lock()  # held while a thread of its own reads the log
         self._kept: dict[object, Any] = {}
+        self._making = threading.Lock()  # not the one above: a store may give no answer for long
 
     @property
     def known_view(self) -> LogView | None:
@@ -98,9 +99,10 @@ class ServedRepository:
         """What `make` makes for this repository, made once in this process."""
         known: T | None = self._kept.get(make)
         if known is None:
-            with self._lock:
-                known = self._kept.get(make) or make(self)
-                self._kept[make] = known
+            with self._making:
+                known = self._kept.get(make)
+                if known is None:
+                    known = self._kept[make] = make(self)
         return known
 
 

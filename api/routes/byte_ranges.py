@@ -29,7 +29,6 @@ class ByteRangeResponse(Response):
         method: str,
         asked: str | None,
         headers: Mapping[str, str],
-        media_type: str = "application/octet-stream",
     ) -> None:
         self._value, self._has_body = value, method != "HEAD"
         size = value.size_bytes
@@ -44,7 +43,7 @@ class ByteRangeResponse(Response):
                 more, self._has_body = {"Content-Range": f"bytes */{size}"}, False
                 self.start = self.stop = 0
         length = {"Content-Length": str(self.stop - self.start), "Accept-Ranges": "bytes"}
-        super().__init__(None, status, {**headers, **length, **more}, media_type)
+        super().__init__(None, status, {**headers, **length, **more}, "application/octet-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"type": "http.response.start", "status": self.status_code}

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import field
-from threading import Lock
+from threading import Barrier, Lock
 from typing import Final
 
 from tensorrepo.api.repositories.opening import ServedRepository
@@ -162,7 +162,7 @@ class Appender:
         self._news = Waiting()  # something came, or the outcome of a record
         self._seen = SeenTransactions()
         self._in_turn = 0  # groups that are not judged ahead
-        self._pool = ThreadPoolExecutor(2, f"append-{served.name}")
+        self._pool = _started_pool(2, f"append-{served.name}")
 
     async def append(self, check: Callable[[], Appending]) -> LandedEntries:
         """Append what `check` makes with the next group; it is called on this thread.
@@ -412,6 +412,28 @@ def _shared(error: BaseException, one: Appending) -> BaseException:
     if isinstance(error, ConflictError):  # others, past the service, were faster again and again
         return StorageError(f"nothing was written: {error}", transient=True, busy=True)
     return error
+
+
+def _started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads have begun: what is given to it later waits for none.
+
+    Raises:
+        StorageError: the machine has no threads to give.
+    """
+    pool, have_begun = ThreadPoolExecutor(threads, name), Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(have_begun.wait)
+    except RuntimeError as error:
+        have_begun.abort()
+        pool.shutdown(wait=False)
+        raise StorageError(
+            f"nothing was written: the service can begin no more threads ({error}). Try again; if "
+            "it lasts, tell whoever runs the service.",
+            transient=True,
+            busy=True,
+        ) from error
+    return pool
 
 
 def appender_of(served: ServedRepository) -> Appender:

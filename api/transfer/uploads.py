@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
+from tensorrepo.api.transfer.body_writer import to_its_end, write_pieces
 from tensorrepo.api.transfer.offered_objects import Offered, check_object, refuse_kind
 from tensorrepo.repo.backends.base import PART_PREFIX, KeepsParts
 from tensorrepo.repo.backends.disk import explain
@@ -29,7 +31,6 @@ from tensorrepo.repo.errors import (
     CorruptError,
     InvalidInputError,
     StorageError,
-    TooLargeError,
     UnsupportedError,
 )
 from tensorrepo.repo.ids import Digest, streamed_digest
@@ -47,7 +48,6 @@ from tensorrepo.repo.objects.mapping import map_file
 from tensorrepo.repo.objects.writer import ObjectWriter
 
 _HASH_BYTES: Final = 2 << 20  # in memory of each upload that is proved
-_WRITE_BYTES: Final = 1 << 20
 _PARSED_BYTES: Final = 64 << 20  # of an object with links, which is parsed whole
 
 
@@ -137,24 +137,11 @@ class PartialUpload:
         if not 0 <= offset < self.total:
             raise InvalidInputError(f"a piece begins in the object, not at byte {offset}")
         descriptor = await run_in_threadpool(self._open, offset)
-        at = offset
         try:
-            batch, size = [], 0
-            async for piece in pieces:
-                at += len(piece)
-                if at > min(self.total, offset + PIECE_BYTES):
-                    raise TooLargeError(
-                        f"a piece has at most {PIECE_BYTES:,} bytes, within the object"
-                    )
-                batch.append(piece)
-                size += len(piece)
-                if size >= _WRITE_BYTES:
-                    await run_in_threadpool(_write, descriptor, batch)
-                    batch, size = [], 0
-            if batch:
-                await run_in_threadpool(_write, descriptor, batch)
+            most = min(self.total - offset, PIECE_BYTES)
+            at = offset + await write_pieces(descriptor, pieces, most)
             if at == self.total:
-                await run_in_threadpool(self._finish, descriptor)
+                await to_its_end(partial(self._finish, descriptor))
         except OSError as error:
             raise explain(error, "write", self._path) from error
         finally:
@@ -226,16 +213,6 @@ class PartialUpload:
         # Of one caller alone: nobody spoils, or learns of, what another one uploads.
         told = f"{self.access.name} {self.access.caller.name} {self.digest} {self.total}"
         return self._parts / f"{PART_PREFIX}{hashlib.sha256(told.encode()).hexdigest()}"
-
-
-def _write(descriptor: int, batch: list[bytes]) -> None:
-    left = [memoryview(piece) for piece in batch]
-    while left:
-        written = os.writev(descriptor, left[:1024])
-        while left and written >= left[0].nbytes:
-            written -= left.pop(0).nbytes
-        if written:
-            left[0] = left[0][written:]
 
 
 def _verified(descriptor: int, digest: Digest, total: int) -> ObjectLink | None:

@@ -33,7 +33,7 @@ from model_cases.models import (
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as map_file
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 
 RAW_MIB, DELTA_MIB, SMALL_MIB = 512, 256, 32
 

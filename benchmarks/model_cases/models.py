@@ -10,8 +10,8 @@ from harness import MIB, SEED
 from model_cases import pairs
 from model_cases.codecs import trained
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.history.trees import Entry

@@ -25,7 +25,7 @@ from link import namespace, server
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model, stored_bytes
 
 import tensorrepo
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 
 MODEL_MIB, MBIT = 256, 1000
 SCRIPT = Path(__file__).with_name("remote_load.py")

@@ -37,7 +37,6 @@ from model_cases.codecs import DTYPES, tuned
 from model_cases.models import Stored
 from safetensors.torch import load_file, save_file
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS
@@ -45,6 +44,7 @@ from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_dige
 from tensorrepo.formats.model.layout.pack import StoredFrame
 from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.packing import seal
 from tensorrepo.formats.native.thread_buffers import buffer_for
 

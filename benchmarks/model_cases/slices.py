@@ -13,9 +13,9 @@ from typing import Any
 from harness import Case, CountingStore, Options
 from model_cases.models import AS_THEY_ARE, DELTAS, grown, random_model
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.objects.writer import ObjectWriter

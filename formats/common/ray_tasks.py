@@ -60,7 +60,7 @@ def cluster_text(ray: Any) -> str:
     return f"the cluster has {cluster_cpus(ray)} CPUs, {free} of them free"
 
 
-def remote_call(call: Callable[[T], R], address: str | None = None) -> tuple[Callable[[T], R], int]:
+def remote_call(call: Callable[[T], R]) -> tuple[Callable[[T], R], int]:
     """A function that lets some worker call `call`, and waits for what it returns.
 
     Returns:
@@ -69,7 +69,7 @@ def remote_call(call: Callable[[T], R], address: str | None = None) -> tuple[Cal
     Raises:
         InvalidInputError: `call` cannot be passed to another process.
     """
-    ray = connected_ray(address)
+    ray = connected_ray()
     task = ray.remote(_called).options(max_retries=RETRIES, name="tensorrepo-call")
     passed = _put(ray, call)
 
@@ -80,31 +80,25 @@ def remote_call(call: Callable[[T], R], address: str | None = None) -> tuple[Cal
     return there, cluster_cpus(ray)
 
 
-def ordered_calls(
-    items: Iterable[T],
-    call: Callable[[T], R],
-    *,
-    address: str | None = None,
-    ahead: int | None = None,
-) -> Generator[R]:
+def ordered_calls(items: Iterable[T], call: Callable[[T], R]) -> Generator[R]:
     """What `call` returns for each item, in their order, made by workers of a cluster.
+
+    Two calls for each CPU are begun and not taken at a time.
 
     Args:
         items: arguments.
         call: function that another process can be passed.
-        address: address of the cluster, as for `connected_ray`.
-        ahead: most calls at once, done and not taken ones too; None: two for each CPU.
 
     Raises:
         Error: what `call` raised.
         WorkerLostError: workers died of one item again and again.
     """
-    ray = connected_ray(address)
+    ray = connected_ray()
     task = ray.remote(_called).options(
         max_retries=RETRIES, scheduling_strategy="SPREAD", name="tensorrepo-call"
     )
     passed = _put(ray, call)
-    most = max(1, 2 * cluster_cpus(ray) if ahead is None else ahead)
+    most = max(1, 2 * cluster_cpus(ray))
     pending: deque[Any] = deque()
     try:
         for item in items:

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from tensorrepo.formats.common.buffer_codecs import CodecChoice
 from tensorrepo.formats.dataset.compact import CompactionPlan
 from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.span_write import (
@@ -80,7 +79,6 @@ def write_compacted(
     key: str,
     *,
     budget_bytes: int = BUDGET_BYTES,
-    codec: CodecChoice = "auto",
 ) -> ObjectLink:
     """Store what is alive of physical rows ``[start, stop)`` as a dataset of its own.
 
@@ -90,7 +88,6 @@ def write_compacted(
         rows: a piece of `row_pieces`.
         key: name of the part, from which the uids of its fragments follow.
         budget_bytes: bound of the memory used.
-        codec: codec of the pages.
 
     Returns:
         Link of its root.
@@ -106,7 +103,6 @@ def write_compacted(
         batches,
         like=dataset,
         budget_bytes=budget_bytes,
-        codec=codec,
         rng=part_ids(key),
     )
 

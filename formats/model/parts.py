@@ -23,10 +23,10 @@ import numpy as np
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorType
-from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.layout.manifest import Alias
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource
 from tensorrepo.formats.model.write.model_writer import (
     DEFAULT_BUDGET_BYTES,

@@ -339,9 +339,11 @@ class StoredModel:
             raise NotFoundError(_missing("file", name, [*self.files, *self.originals]))
         hasher = sha256()
         with ThreadPoolExecutor(DEFAULT_THREADS) as pool:
-            for chunk in self._original_chunks(original, pool):
-                hasher.update(chunk)
-                yield chunk
+            for part in self.parts_of(original):
+                chunks = tensor_chunks(self.tensor(part), pool) if isinstance(part, str) else [part]
+                for chunk in chunks:
+                    hasher.update(chunk)
+                    yield chunk
         if hasher.digest() != original.sha256:
             raise CorruptError(
                 f"file {name!r} of model {self.entry.digest:.12}: expected SHA-256 "
@@ -352,11 +354,16 @@ class StoredModel:
         """All bytes of a file, as `file_chunks` gives them."""
         return b"".join(bytes(chunk) for chunk in self.file_chunks(name))
 
-    def _original_chunks(self, original: Original, pool: Executor) -> Iterator[Buffer]:
-        at, literals = 0, memoryview(self.literals(original))
+    def parts_of(self, original: Original) -> Iterator[Buffer | str]:
+        """What a file consists of, in order: bytes, and names of tensors.
+
+        Raises:
+            CorruptError: it needs more bytes than are stored beside its tensors.
+        """
+        at, literals = 0, memoryview(self._literals(original))
         for part in original.parts:
             if isinstance(part, str):
-                yield from tensor_chunks(self.tensor(part), pool)
+                yield part
                 continue
             if at + part > len(literals):
                 raise CorruptError(
@@ -366,7 +373,7 @@ class StoredModel:
             yield literals[at : at + part]
             at += part
 
-    def literals(self, original: Original) -> Buffer:
+    def _literals(self, original: Original) -> Buffer:
         """The bytes of a file that are no tensor's, one after the other."""
         if original.blob is None:
             return b""

@@ -8,11 +8,11 @@ came, and no longer lie in the run beside the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from tensorrepo.formats.common.damage import is_refused
 from tensorrepo.formats.common.provenance import ProvenanceEdge
@@ -80,7 +80,6 @@ def model_of_folder(
     known: Iterable[Entry],
     author: str,
     lineage: Iterable[ProvenanceEdge] = (),
-    metadata: Mapping[str, Any] | None = None,
 ) -> str:
     """Make a folder of a run's files a model, unless it is one; gives its path.
 
@@ -92,7 +91,6 @@ def model_of_folder(
         known: models that it may be stored against, the likeliest first.
         author: author of the commit.
         lineage: what it was made of.
-        metadata: JSON, beside that of the weights.
 
     Raises:
         NotFoundError: there are no files in it.
@@ -100,7 +98,7 @@ def model_of_folder(
     """
     path = MODELS + (tree_path(folder) if folder else WHOLE)
     edges, bases = list(lineage), list(known)
-    told = {**(metadata or {}), FOLDER: folder}
+    told = {FOLDER: folder}
 
     def change(objects: ObjectWriter, tree: FileTree) -> Changes:
         files = dict(tree.files(folder))

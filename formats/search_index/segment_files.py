@@ -113,6 +113,7 @@ class IndexFolders:
         path = self.root / segment.name
         with self._lock:
             if segment.name in self._proved and path.is_dir():
+                self._touch(path)
                 return path
             self._claim()
             if not (path.is_dir() and self._is_whole(path, segment)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -53,7 +53,6 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,
 }  # fmt: skip
-Direction = Literal["next", "prev"]
 Neighbours: TypeAlias = Mapping[str, Mapping[int, list[int]]]
 
 

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, field, replace
 from threading import TIMEOUT_MAX, Lock, Timer
 from time import monotonic
@@ -189,15 +189,17 @@ class _Server:
 
     def fork(self) -> _Process:
         """A new child, which waits for its query."""
-        question, questions = os.pipe()
-        answers, answer = os.pipe()
-        errors, error = os.pipe()
-        leash, far = socket.socketpair()
-        theirs = (question, answer, error)
-        with far, suppress(BrokenPipeError):  # a server that is gone ends all pipes
-            socket.send_fds(self._requests, [b"\0"], [*theirs, far.fileno()])
-        for file in theirs:
-            os.close(file)
+        with ExitStack() as ours, ExitStack() as theirs:  # where there are no more files, all go
+            question, questions = _pipe(theirs, ours)
+            answers, answer = _pipe(ours, theirs)
+            errors, error = _pipe(ours, theirs)
+            leash, far = socket.socketpair()
+            ours.enter_context(leash)
+            theirs.enter_context(far)
+            with suppress(BrokenPipeError):  # a server that is gone ends all pipes
+                socket.send_fds(self._requests, [b"\0"], [question, answer, error, far.fileno()])
+            theirs.close()
+            ours.pop_all()
         return _Process(self.process, leash, questions, answers, errors)
 
     def close(self) -> None:
@@ -207,6 +209,14 @@ class _Server:
             self.process.wait()
         if self.process.stderr is not None:
             self.process.stderr.close()
+
+
+def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
+    """Both ends of a pipe, each of which a stack closes."""
+    reader, writer = os.pipe()
+    reads.callback(os.close, reader)
+    writes.callback(os.close, writer)
+    return reader, writer
 
 
 @dataclass(slots=True, eq=False)

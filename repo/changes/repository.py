@@ -161,7 +161,7 @@ class RepositoryCore:
         return msgspec.structs.replace(entry, storage=storage)
 
     def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
-        """As `history.touches`, which a filter in the log may spare from reading trees."""
+        """As `commits.touches`, which a filter in the log may spare from reading trees."""
         within = path.rstrip("/")
         denied = self.past is not None and within and not self.past.may_touch(digest, within)
         return not denied and touches(self.objects, commit, path)

@@ -196,6 +196,14 @@ class PackWriter:
             self._open = bytearray()
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenPack:
+    """A pack whose table was read; `read` gives bytes ``[start, stop)`` of its payload."""
+
+    table: PackTable
+    read: Callable[[int, int], Buffer]
+
+
 class HistoryPacks:
     """Reads members of packs. Thread-safe; keeps tables, and some megabytes of frames."""
 
@@ -212,19 +220,18 @@ class HistoryPacks:
         """
         self._names = names
         self._open = open_pack
-        self._tables: dict[Digest, PackTable] = {}
-        self._reads: dict[Digest, Callable[[int, int], Buffer]] = {}
+        self._opened: dict[Digest, _OpenPack] = {}
         self._frames = LimitedCache[bytes](_CACHED_BYTES)
 
     def tables(self) -> list[PackTable]:
         """Tables of all packs. Raises NotFoundError, CorruptError."""
-        return [self._table(name) for name in self._names()]
+        return [self._pack(name).table for name in self._names()]
 
     def readable(self) -> Iterator[PackTable]:
         """Tables of those packs that can be read."""
         for name in self._names():
             with suppress(CorruptError, NotFoundError):
-                yield self._table(name)
+                yield self._pack(name).table
 
     def holds(self, digest: Digest) -> bool:
         """Whether a pack that can be read has it."""
@@ -232,8 +239,8 @@ class HistoryPacks:
 
     def home(self, digest: Digest, label: int) -> Digest | None:
         """The pack that has an object for good: made when `label` had buried it already."""
-        places = self._places(digest, [])
-        return next((table.name for table, _ in places if table.generation >= label), None)
+        tables = (pack.table for pack, _ in self._places(digest, []))
+        return next((table.name for table in tables if table.generation >= label), None)
 
     def read(self, digest: Digest) -> bytes:
         """The envelope of a member, not verified.
@@ -243,9 +250,9 @@ class HistoryPacks:
             CorruptError: none has it of those that can be read.
         """
         damaged: list[CorruptError | NotFoundError] = []
-        for table, member in self._places(digest, damaged):
+        for pack, member in self._places(digest, damaged):
             try:
-                return self._frame(table, member.frame)[member.start : member.stop]
+                return self._frame(pack, member.frame)[member.start : member.stop]
             except (CorruptError, NotFoundError) as error:
                 damaged.append(error)
         if damaged:
@@ -254,31 +261,36 @@ class HistoryPacks:
 
     def _places(
         self, digest: Digest, damaged: list[CorruptError | NotFoundError]
-    ) -> Iterator[tuple[PackTable, Member]]:
+    ) -> Iterator[tuple[_OpenPack, Member]]:
         """Where an object lies, the newest pack first; what cannot be read goes to `damaged`."""
         for name in reversed(self._names()):
             try:
-                table = self._table(name)
+                pack = self._pack(name)
             except (CorruptError, NotFoundError) as error:
                 damaged.append(error)
                 continue
-            if (member := table.find(digest)) is not None:
-                yield table, member
+            if (member := pack.table.find(digest)) is not None:
+                yield pack, member
 
-    def _table(self, name: Digest) -> PackTable:
-        known = self._tables.get(name)
+    def _pack(self, name: Digest) -> _OpenPack:
+        known = self._opened.get(name)
         if known is None:
             read = self._open(name)
             length = table_bytes(read(0, HEADER.size), name)
-            known = self._tables[name] = read_table(memoryview(read(0, length)), name)
-            self._reads[name] = read
+            known = _OpenPack(read_table(memoryview(read(0, length)), name), read)
+            # A pack that was joined into another is let go: a map of it would hold its room on the
+            # disk for as long as this process lives. In a new dict: other threads read the old one.
+            named = frozenset(self._names())
+            kept = {each: pack for each, pack in self._opened.items() if each in named}
+            self._opened = {**kept, name: known}
         return known
 
-    def _frame(self, table: PackTable, number: int) -> bytes:
+    def _frame(self, pack: _OpenPack, number: int) -> bytes:
+        table = pack.table
         key = (table.name, number)
         known = self._frames.get(key)
         if known is None:
             start, stop, size = table.frame_span(number)
-            known = expand_frame(self._reads[table.name](start, stop), size, table.name)
+            known = expand_frame(pack.read(start, stop), size, table.name)
             self._frames.put(key, known, len(known))
         return known

@@ -397,8 +397,17 @@ class ObjectStore:
         known = self._tables.get(grave.graves)
         if known is None:
             known = GraveTable(self._from_store(grave.graves, tables=False).payload)
-            self._tables[grave.graves] = known
+            self._keep_table(grave.graves, known)
         return known
+
+    def _keep_table(self, name: Digest, table: GraveTable) -> None:
+        # Collections merge tables: when one of the newest comes, those that were merged go. Those
+        # of an older state stay till then, for a writer that asks by them for each object.
+        newest = {grave.graves for grave in self._condemned()}
+        kept = self._tables
+        if name in newest:
+            kept = {each: old for each, old in kept.items() if each in newest}
+        self._tables = {**kept, name: table}  # a new one: other threads go through the old
 
     def stored_bytes(self, digest: Digest, label: int) -> int | None:
         """Bytes on disk of one incarnation, None when it is absent."""

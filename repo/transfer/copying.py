@@ -1,6 +1,6 @@
 """Copies of objects, verified on arrival, adopted where the receiver has them already.
 
-Who calls what: `receive.copy_commits` hands an `ObjectCopier` one object after the other, on a few
+Who calls what: `receive.Receiving` hands an `ObjectCopier` one object after the other, on a few
 threads. The copier looks whether the receiver has it (rule W1 of the collector), else fetches it:
 small objects at once, larger ones into a part file (`part_files`). Bytes are stored only when they
 have the digest, the kind and the length that the objects say which link to it.

@@ -179,12 +179,12 @@ def json_lines(records: Iterable[Mapping[str, Any]]) -> None:
         sys.stdout.write(json_text(record) + "\n")
 
 
-def json_text(value: Any, default: Callable[[Any], Any] = str) -> str:
+def json_text(value: Any) -> str:
     """JSON, which knows no NaN and no infinity: they are text in it, as in what is stored."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(value), ensure_ascii=False, default=default)
+        text = json.dumps(_finite(value), ensure_ascii=False, default=str)
     # JSON escapes what is below U+0020 by itself. The rest stands inside of strings only.
     return text if text.isprintable() else _OBEYED.sub(_as_json_escape, text)
 

@@ -1,4 +1,4 @@
-"""DatasetsClient of a repository, by a client: rows as JSON, and as Arrow."""
+"""Datasets of a repository, by a client: rows as JSON, and as Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModelsClient of a repository, by a client: descriptions, tensors, files."""
+"""Models of a repository, by a client: descriptions, tensors, files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelsClient:
     base: str
 
     def list_models(self, *, ref: str = "main", prefix: str = "") -> Iterator[ModelAnswer]:
-        """ModelsClient of a commit, by name."""
+        """Models of a commit, by name."""
         query = {"ref": ref, "prefix": prefix, "limit": 1000}
         return self.connection.pages(f"{self.base}/models", ModelAnswer, **query)
 

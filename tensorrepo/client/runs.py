@@ -1,4 +1,4 @@
-"""RunsClient of a repository, by a client: read, and told by a training as it goes on.
+"""Runs of a repository, by a client: read, and told by a training as it goes on.
 
 `LoggedRun.log` appends to memory; a thread sends what is there every second, in batches that count
 once however often they are sent.
@@ -34,7 +34,7 @@ class RunsClient:
     base: str
 
     def list_runs(self, *, prefix: str = "") -> Iterator[RunAnswer]:
-        """RunsClient by name."""
+        """Runs by name."""
         return self.connection.pages(self.base, RunAnswer, prefix=prefix)
 
     def get(self, name: str) -> RunDetailsAnswer:
@@ -98,6 +98,7 @@ class LoggedRun:
         self.name = name
         self._connection, self._path = connection, path
         self._points: list[tuple[str, int, float, int]] = []
+        self._batch: tuple[str, int] | None = None  # name and points of the one not answered yet
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._counts: dict[str, int] = {}
         self._ended = threading.Event()
@@ -135,12 +136,17 @@ class LoggedRun:
         with self._sending:
             while True:
                 with self._lock:
-                    some = self._points[:BATCH_POINTS]
+                    # One that no answer came to may have arrived: it is sent again as it was.
+                    count = min(len(self._points), BATCH_POINTS)
+                    name, count = self._batch or (secrets.token_hex(16), count)
+                    some = self._points[:count]
                 if not some:
                     return
-                self._send(some)
+                self._batch = name, count
+                self._send(name, some)
                 with self._lock:
-                    del self._points[: len(some)]
+                    del self._points[:count]
+                    self._batch = None
 
     def end(self, status: str = "finished", error: str | None = None) -> RunDetailsAnswer:
         """Send all, and say how it ended: "finished", "failed" or "interrupted"."""
@@ -161,12 +167,12 @@ class LoggedRun:
         else:
             self.end("failed", f"{kind.__name__}: {error}"[:1000])
 
-    def _send(self, points: list[tuple[str, int, float, int]]) -> None:
+    def _send(self, batch: str, points: list[tuple[str, int, float, int]]) -> None:
         told = [
             {"metric": name, "step": step, "value": _number(value), "time_ms": time_ms}
             for name, step, value, time_ms in points
         ]
-        body = {"points": told, "batch": secrets.token_hex(16)}
+        body = {"points": told, "batch": batch}
         for left in reversed(range(_TRIES)):
             try:
                 self._connection.call("POST", f"{self._path}/points", body)

@@ -360,7 +360,7 @@ class StreamedDataset(CommittedEntry, Protocol):
 
 
 class Stream:
-    """Batches of one dataset, for training. See `StoredDataset.stream`.
+    """Batches of one dataset, for training. See `Dataset.stream`.
 
     A batch maps columns to arrays; `batch.position` counts the rows handed out with it, and
     `batch.row_ids` says which rows they are.
@@ -374,7 +374,7 @@ class Stream:
         of_equal: Callable[[StoredDataset], StoredStream] | None = None,
         told: Mapping[str, Any] | None = None,
     ) -> None:
-        """Made by `StoredDataset.stream`.
+        """Made by `Dataset.stream`.
 
         Args:
             dataset: dataset that is read.

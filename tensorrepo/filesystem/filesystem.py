@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.transaction import Transaction as FileTransaction
@@ -30,8 +30,6 @@ from tensorrepo.repo.tables import counted
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import open_repository
 from tensorrepo.transaction import Transaction
-
-_NO_OPTIONS: Final[Mapping[str, str]] = {}
 
 
 class FileCommit(FileTransaction):  # type: ignore[misc]  # fsspec has no types

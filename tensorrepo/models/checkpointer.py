@@ -34,7 +34,6 @@ from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import byte_size, counted, whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, is_torch, tensor_of
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
 from tensorrepo.formats.model.state.chains import next_step
@@ -47,6 +46,7 @@ from tensorrepo.formats.model.state.lossy import (
 from tensorrepo.formats.model.state.snapshot_buffer import SnapshotBuffer, bytes_of
 from tensorrepo.formats.model.state.state_dict import dict_of, put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.runs.run_record import RUNS, check_metric_name, check_run_name
 from tensorrepo.repo.changes.refs import BRANCHES, delete_ref

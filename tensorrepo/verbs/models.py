@@ -11,10 +11,10 @@ from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import mapping, text, wrong
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import ADAPTER_OF, FINE_TUNED_FROM, ProvenanceEdge
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
 from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, store_model
 from tensorrepo.formats.model.write.near_models import near_models

@@ -118,10 +118,15 @@ def _watch(
     for _ in looks:
         tip = _tip(watched.core, watched.ref)
         if tip is not None and tip != at:
-            for new in watched.between(at, tip):
-                yield new
-                heard = clock()
-            at = tip
+            try:
+                for new in watched.between(at, tip):
+                    at = new.digest  # what was told is not told again
+                    yield new
+                    heard = clock()
+                at = tip
+            except StorageError as error:
+                if not error.transient:
+                    raise
         if timeout_seconds is not None and clock() - heard >= timeout_seconds:
             return
 

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 import tensorrepo as tr
 from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.repositories.directory import UNDELETE_NS
@@ -35,6 +37,22 @@ def test_caches_forget_what_was_made_of_purged_rows(service: RunningService) -> 
     assert caches.of_datasets.get(f"{digest}.parquet-1") is None
     assert caches.of_datasets.get(f"{'0' * 64}.parquet-1") is not None
     assert caches.of_columns.get("column") is None
+
+
+def test_what_cannot_be_forgotten_holds_up_nothing_else(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug, or a store that does not answer")
+
+    running = service.service
+    old = _part(running.settings.data / UPLOADS, "part-old", STALE_PART_SECONDS + 60)
+    for of, name in ((running.housekeeping, "_forget_purged"), (running.directory, "expire")):
+        monkeypatch.setattr(of, name, fail)
+    spooled = _part(running.spool.folder / "owner", "spooled", 25 * 3600)
+    running.housekeeping.turn()
+    assert not old.exists()
+    assert not spooled.exists()
 
 
 def test_what_was_deleted_long_ago_is_erased_while_the_service_runs(

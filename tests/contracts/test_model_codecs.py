@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.tensors import TYPES, ArrayTensor
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.repo.errors import Error, InvalidInputError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import store_model
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend

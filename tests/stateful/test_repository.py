@@ -397,8 +397,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         except RefusedError:
             expected = None
         if len(bases) > 1:
-            # What a merged base is, tests/repo/test_merge.py tests; here only that the outcome
-            # is made of what the sides have.
+            # What a merged base is, tests/repo/history/test_merge_trees.py tests; here only that
+            # the outcome is made of what the sides have.
             try:
                 committed = act().committed
             except ConflictError:

@@ -398,6 +398,7 @@ def _damage(where: str) -> Iterator[None]:
 HASH_STEP_BYTES = 8 << 20
 READ_THREADS = 8
 _REMEMBERED = 64  # objects, and footers of Parquet files
+_KNOWN_VERSIONS = 1 << 16  # files that were looked at
 
 
 class ForeignReader:
@@ -407,7 +408,7 @@ class ForeignReader:
         self._objects = objects
         self._outside = outside
         self._files = LimitedCache[tuple[ForeignFile, Any]](_REMEMBERED)
-        self._versions: dict[tuple[str, int, str | None, bytes], Stat] = {}
+        self._versions = LimitedCache[Stat](_KNOWN_VERSIONS)
         self._hashing = Lock()
 
     def read(self, link: ObjectLink, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
@@ -449,10 +450,8 @@ class ForeignReader:
             CorruptError: it has changed; says expected and found.
         """
         key = (file.url, file.size, file.etag, file.hash)
-        found = self._versions.get(key)
-        if found is None:
-            found = self._versions[key] = self._proved(file)
-        return found
+        # Once for all threads that read it: all of the file may have to be hashed.
+        return self._versions.get_or_load(key, lambda: (self._proved(file), 1))
 
     # -------------------------------------------------------------------------- one page
 

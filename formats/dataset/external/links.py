@@ -51,16 +51,14 @@ def read_link(outside: Outside, link: LinkValue, *, most_bytes: int = LINK_BYTES
     return data
 
 
-def read_links(
-    outside: Outside, links: Iterable[LinkValue | None], *, most_bytes: int = LINK_BYTES
-) -> Iterator[bytes | None]:
+def read_links(outside: Outside, links: Iterable[LinkValue | None]) -> Iterator[bytes | None]:
     """The bytes of many links in their order, read in parallel; None where there is no link.
 
     At most `LINK_THREADS` values are held beside the one that was given out last.
     """
     return ordered_map(
         links,
-        lambda link: None if link is None else read_link(outside, link, most_bytes=most_bytes),
+        lambda link: None if link is None else read_link(outside, link),
         threads=LINK_THREADS,
         ahead=LINK_THREADS,
         name="links",

@@ -308,13 +308,10 @@ def _compress(
 
 
 def assemble_page(
-    buffers: Sequence[NDArray[Any]],
-    codecs: Sequence[int],
-    items: Sequence[int],
-    allocate: Allocate = _fresh,
+    buffers: Sequence[NDArray[Any]], codecs: Sequence[int], items: Sequence[int]
 ) -> NDArray[np.uint8]:
     """The directory and four buffers as the bytes of one page."""
-    data, rooms = _new_page([part.nbytes for part in buffers], codecs, items, allocate)
+    data, rooms = _new_page([part.nbytes for part in buffers], codecs, items, _fresh)
     for room, part in zip(rooms, buffers, strict=True):
         _fill(room, part)
     return data

@@ -274,11 +274,11 @@ def _numbered(values: pa.Array, beside: ExpressionNode, schema: Schema) -> pa.Ar
 # ------------------------------------------------------------------------------ to text
 
 
-def condition_text(where: object, most: int = MOST_TEXT) -> str | None:
+def condition_text(where: object) -> str | None:
     """The condition in SQL that says what `where` does.
 
-    None where there is none, as of rows that are named by number, or one of more than `most`
-    characters.
+    None where there is none, as of rows that are named by number, or one of more than
+    `MOST_TEXT` characters.
     """
     text: str | None = None
     if isinstance(where, str):
@@ -289,7 +289,7 @@ def condition_text(where: object, most: int = MOST_TEXT) -> str | None:
         text = node_text(where.node)
     elif isinstance(where, pc.Expression):
         text = node_text(expression_tree(where))
-    return text if text is not None and len(text) <= most else None
+    return text if text is not None and len(text) <= MOST_TEXT else None
 
 
 def row_text(rows: object, *, counts: bool) -> str | None:

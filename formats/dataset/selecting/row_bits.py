@@ -35,11 +35,6 @@ class RowBits:
     def total(self) -> int:
         return int(self.ahead[-1])  # the last word is empty
 
-    @property
-    def bitmap(self) -> NDArray[np.uint8]:
-        """``(ceil(rows / 8),)``: row r is bit ``r % 8`` of byte ``r // 8``."""
-        return self.words.view(np.uint8)[: -(-self.rows // 8)]
-
     def before(self, rows: Ints) -> Ints:
         word, bit = rows // _WORD, (rows % _WORD).astype(np.uint64)
         below = self.words[word] & ((np.uint64(1) << bit) - np.uint64(1))

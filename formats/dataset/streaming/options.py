@@ -7,7 +7,7 @@ or are held equal to them by a test.
 
 What a caller leaves open is chosen by the rules at the end, from what is known before reading:
 bytes of a batch, cores, where the data lies. Only the number of requests to a store is found by
-trying (`load.requests`). `Stream.tuning` shows what was chosen.
+trying (`load.requests`). `BatchStream.tuning` shows what was chosen.
 """
 
 from __future__ import annotations

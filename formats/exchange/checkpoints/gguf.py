@@ -77,7 +77,6 @@ class GgufHeader:
     version: int
     tensors: tuple[TensorRange, ...]
     metadata: Mapping[str, Any]
-    data_start: int
 
 
 def read_gguf_header(file: RangeFile) -> GgufHeader:
@@ -97,7 +96,7 @@ def read_gguf_header(file: RangeFile) -> GgufHeader:
     moved = (replace(x, start=data_start + x.start, stop=data_start + x.stop) for x in infos)
     placed = tuple(sorted(moved, key=attrgetter("start", "stop", "name")))
     _check_places(placed, file.size)
-    return GgufHeader(version, placed, metadata, data_start)
+    return GgufHeader(version, placed, metadata)
 
 
 class _Cursor:

@@ -283,10 +283,6 @@ class GitHistory:
             self.objects.copy(named, target)
         return scratch
 
-    def small_blob(self, object_id: str) -> bytes | None:
-        """A blob of up to 1024 bytes."""
-        return self._blob(object_id)
-
     def close(self) -> None:
         """End git's process."""
         self.objects.close()

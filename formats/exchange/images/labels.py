@@ -84,17 +84,16 @@ def find_image(folder: Path, name: str) -> ImageFile | None:
     return ImageFile(relative.as_posix(), str(path), stored, codec)
 
 
-def image_column(codecs: Iterable[str], name: str = "image") -> Column:
-    """The column of images: of one codec when all are, else mixed."""
+def image_column(codecs: Iterable[str]) -> Column:
+    """The column `image`: of one codec when all are, else mixed."""
     kinds = set(codecs)
-    return Column(name, Image(kinds.pop() if len(kinds) == 1 else None))
+    return Column("image", Image(kinds.pop() if len(kinds) == 1 else None))
 
 
 def image_batches(
     rows: Iterable[tuple[ImageFile, dict[str, Any], int]],
     names: Iterable[str],
     met: Damage,
-    image: str = "image",
 ) -> Iterator[ColumnBatch]:
     """Rows with the bytes of their images, as batches of bounded bytes.
 
@@ -102,7 +101,6 @@ def image_batches(
         rows: an image, the values of the other columns, and about how many bytes those take.
         names: names of the columns; `width` and `height` are measured where rows lack them.
         met: told of images that are damaged.
-        image: the column that the bytes go to.
     """
     wanted = tuple(names)
 
@@ -115,7 +113,7 @@ def image_batches(
                 continue
             measured = {"width": header.width, "height": header.height}
             size = file.bytes + taken + 64 * len(wanted)
-            yield {**measured, **values, image: data}, size
+            yield {**measured, **values, "image": data}, size
 
     for group in grouped(read()):
         yield columns_of(group, wanted)

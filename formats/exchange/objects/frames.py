@@ -83,14 +83,12 @@ def read_frame(given: Any, *, choice: ColumnChoice, schema: Schema | None = None
     )
 
 
-def read_frames(
-    first: Any, others: Iterator[Any], *, choice: ColumnChoice, schema: Schema | None = None
-) -> OpenedSource:
+def read_frames(first: Any, others: Iterator[Any], *, choice: ColumnChoice) -> OpenedSource:
     """Tables that come one after the other, as the parts of a file that is read in steps do.
 
     The first one decides the columns.
     """
-    begun = read_frame(first, choice=choice, schema=schema)
+    begun = read_frame(first, choice=choice)
 
     def batches() -> Iterator[InputBatch]:
         for number, frame in enumerate(others, 1):

@@ -1,4 +1,1 @@
-"""Codecs of frames, alone or against frames of a base, and the choice of bases.
-
-Touches no storage.
-"""
+"""Codecs of frames, alone or against frames of a base. Touches no storage."""

@@ -340,16 +340,14 @@ class _Stored:
 
     def __init__(self, model: StoredModel, original: Original) -> None:
         self.size = original.size_bytes
-        literals = memoryview(model.literals(original))
-        at = taken = 0
         self._runs: list[tuple[int, memoryview]] = []
-        for part in original.parts:
-            if isinstance(part, int):
-                self._runs.append((at, literals[taken : taken + part]))
-                taken += part
-                at += part
-            else:
+        at = 0
+        for part in model.parts_of(original):
+            if isinstance(part, str):
                 at += model.spec(part).size_bytes
+            else:
+                self._runs.append((at, memoryview(part)))
+                at += len(part)
         self._starts = np.array([start for start, _ in self._runs], np.int64)
 
     def read(self, start: int, size: int) -> bytes:

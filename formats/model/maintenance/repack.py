@@ -25,7 +25,6 @@ from typing import Final
 import msgspec
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
-from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
@@ -46,6 +45,7 @@ from tensorrepo.formats.model.maintenance.usage import Reached, models_at
 from tensorrepo.formats.model.read.frames import tensor_chunks
 from tensorrepo.formats.model.read.members import MemberCache
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.base_choice import WrittenBase
 from tensorrepo.formats.model.write.encoding import (
     EncodingChoice,
     encode_frame,

@@ -27,12 +27,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
 from tensorrepo.formats.model.maintenance.repack_stock import Inventory
+from tensorrepo.formats.model.write.base_choice import WrittenBase
 from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,

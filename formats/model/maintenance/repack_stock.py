@@ -16,13 +16,13 @@ import msgspec
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorType
-from tensorrepo.formats.model.delta.base_choice import BaseModel
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, look
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.maintenance.similar_models import piece_readers
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberCache
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import BaseModel
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError

@@ -6,11 +6,10 @@ all too small to have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.layout.manifest import piece_name
@@ -18,6 +17,7 @@ from tensorrepo.formats.model.layout.placement import ChosenBase
 from tensorrepo.formats.model.maintenance.usage import Reached
 from tensorrepo.formats.model.read.frames import PiecedTensor, StoredFrames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import BaseModel, open_base, rank
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
@@ -100,11 +100,10 @@ def similar_models(
     objects: ObjectSource,
     entry: Entry,
     models: Sequence[Reached],
-    progress: Callable[[int], None] | None = None,
 ) -> Similarity:
     """The models that are like the one at `entry`, of those given.
 
-    One is looked at at a time. `progress` is called with the number of models looked at.
+    One is looked at at a time.
 
     Raises:
         CorruptError, NotFoundError, UnsupportedError: the model itself cannot be read. Others that
@@ -116,12 +115,10 @@ def similar_models(
     tensors = dict(piece_readers(model))
     bases = () if own is None else own.placement.chosen
     found, others = [], [one for one in models if one.digest != entry.digest]
-    for done, other in enumerate(others, 1):
+    for other in others:
         candidate = open_base(objects, other.entries[0], "similar", cache_bytes=0)
         ranked = [] if candidate is None else rank([candidate], tensors, signatures)
         found += [_likeness(model, other, bits, bases) for bits, _ in ranked]
-        if progress is not None:
-            progress(done)
     found.sort(key=lambda one: (one.bits, one.model.digest))
     return Similarity(bases, tuple(found), len(others) - len(found))
 

@@ -158,7 +158,7 @@ def adapt(recipe: Recipe, adapters: Sequence[StoredModel], base: StoredModel) ->
         if name not in anew and keepers[own] != name
     }
     kept = {keeper: tensors[own] for own, keeper in keepers.items()}
-    return Blend({**kept, **anew}, ties, tuple(sorted({*steps, *anew})), ())
+    return Blend({**kept, **anew}, ties, ())
 
 
 def _declared(model: StoredModel, base: StoredModel, *, strict: bool) -> Adapter:

@@ -164,14 +164,12 @@ def _count(parts: Iterable[NDArray[Any]], prefix: int, shift: int) -> tuple[NDAr
 class Blend:
     """What a recipe makes of its models.
 
-    `tensors` are readers by name, `blended` the names of those that are computed. `taken` are the
-    tensors that are the first parent's although parents differ: counters, masks, tensors that
-    not all have.
+    `tensors` are readers by name. `taken` are the tensors that are the first parent's although
+    parents differ: counters, masks, tensors that not all have.
     """
 
     tensors: Mapping[str, TensorReader]
     aliases: Mapping[str, str]
-    blended: tuple[str, ...]
     taken: tuple[str, ...]
 
 
@@ -187,7 +185,6 @@ def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | No
     if recipe.strict:
         _check_alike(models)
     tensors: dict[str, TensorReader] = {}
-    blended: list[str] = []
     taken: list[str] = []
     aliases = {
         name: target
@@ -204,11 +201,10 @@ def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | No
                 readers = [model.tensor(name) for model in parents]
                 under = base.tensor(name) if base is not None else None
                 tensors[name] = BlendedTensor(recipe, readers, under)
-                blended.append(name)
                 continue
             taken.append(name)
         tensors[name] = first.tensor(name)
-    return Blend(tensors, aliases, tuple(blended), tuple(taken))
+    return Blend(tensors, aliases, tuple(taken))
 
 
 def _check_alike(models: Sequence[StoredModel]) -> None:

@@ -24,13 +24,12 @@ import xxhash
 
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
-from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.frames import AHEAD_FRAMES, StoredFrames
 from tensorrepo.formats.model.read.members import MappedPacks
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache
 
@@ -129,26 +128,11 @@ def file_bytes(model: StoredModel, name: str) -> ModelBytes:
     """A file of a model, as it came. Raises NotFoundError."""
     original = model.originals.get(name)
     if original is not None:
-        return ModelBytes(model, tuple(_parts(model, original)))
+        return ModelBytes(model, tuple(model.parts_of(original)))
     file = model.files.get(name)
     if file is None:
         raise NotFoundError(f"model {model.entry.digest:.12} has no file {name!r:.200}")
     return ModelBytes(model, (model.objects.get(file.digest).payload,))
-
-
-def _parts(model: StoredModel, original: Original) -> Iterator[Buffer | str]:
-    literals, at = memoryview(model.literals(original)), 0
-    for part in original.parts:
-        if isinstance(part, str):
-            yield part
-            continue
-        if at + part > len(literals):
-            raise CorruptError(
-                f"file {original.name!r} of model {model.entry.digest:.12}: its blob has "
-                f"{len(literals)} bytes, more are needed"
-            )
-        yield literals[at : at + part]
-        at += part
 
 
 def _ahead(steps: Iterator[Step], pool: Executor) -> Iterator[memoryview]:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from tensorrepo.formats.common.tensors import is_torch
-from tensorrepo.formats.model.delta.base_choice import Prediction
 from tensorrepo.formats.model.delta.predictions import MOST_STEPS, AdamParams
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
+from tensorrepo.formats.model.write.base_choice import Prediction
 from tensorrepo.repo.deferred_dataclass import dataclass
 
 Json = Any

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tensorrepo.formats.model.delta.base_choice import RUN_DEPTH, DeltaOptions
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
+from tensorrepo.formats.model.write.base_choice import RUN_DEPTH, DeltaOptions
 from tensorrepo.formats.model.write.encoding import WORTH_A_BASE
 from tensorrepo.repo.deferred_dataclass import dataclass
 

@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.model.delta.base_choice import Bases, StoredBase, bases_together
 from tensorrepo.formats.model.delta.registry import DELTA
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES, Fingerprint
+from tensorrepo.formats.model.write.base_choice import Bases, StoredBase, bases_together
 from tensorrepo.formats.model.write.encoding import (
     FEW_FRAMES,
     LEAST_BYTES,

@@ -20,18 +20,6 @@ from typing import Any, Final, NamedTuple
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
-from tensorrepo.formats.model.delta.base_choice import (
-    RANKED,
-    SIMILAR,
-    TRIED,
-    BaseModel,
-    Bases,
-    DeltaOptions,
-    WrittenBase,
-    likeliest,
-    open_base,
-    rank,
-)
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
@@ -56,6 +44,18 @@ from tensorrepo.formats.model.layout.placement import (
     encode_placement,
 )
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
+from tensorrepo.formats.model.write.base_choice import (
+    RANKED,
+    SIMILAR,
+    TRIED,
+    BaseModel,
+    Bases,
+    DeltaOptions,
+    WrittenBase,
+    likeliest,
+    open_base,
+    rank,
+)
 from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder, EncodingJob
 from tensorrepo.formats.model.write.encoding import EncodingChoice, ways_by_prediction

@@ -327,20 +327,18 @@ def with_bases(locations: Iterable[Location]) -> Iterator[Location]:
             yield location
 
 
-def known_tensors(
-    placements: Iterable[Placement], *, alone: bool = False
-) -> dict[Fingerprint, Locations]:
-    """What the placements hold; where several hold a tensor, the first says where.
-
-    `alone`: only tensors that need no base.
-    """
-    return known_among([(one, locate(one)) for one in placements], alone=alone)
+def known_tensors(placements: Iterable[Placement]) -> dict[Fingerprint, Locations]:
+    """What the placements hold; where several hold a tensor, the first says where."""
+    return known_among([(one, locate(one)) for one in placements], alone=False)
 
 
 def known_among(
     placements: Iterable[tuple[Placement, Mapping[tuple[int, int], Location]]], *, alone: bool
 ) -> dict[Fingerprint, Locations]:
-    """`known_tensors` of placements whose members were located before."""
+    """`known_tensors` of placements whose members were located before.
+
+    `alone`: only tensors that need no base.
+    """
     known: dict[Fingerprint, Locations] = {}
     for placement, located in placements:
         for tensor in placement.tensors:

@@ -17,7 +17,6 @@ import msgspec
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
-from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.layout.manifest import (
     Alias,
     Manifest,
@@ -26,6 +25,7 @@ from tensorrepo.formats.model.layout.manifest import (
     piece_name,
 )
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement
+from tensorrepo.formats.model.write.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.write.model_source import FileContent
 from tensorrepo.formats.model.write.model_writer import (
     DEFAULT_BUDGET_BYTES,

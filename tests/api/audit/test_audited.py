@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import httpx
 import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.audit import anchors as anchors_module
 from tensorrepo.api.audit.anchors import Anchors, anchors_of
 from tensorrepo.api.audit.events import AuditEvent, verify
 from tensorrepo.api.server import first_code
+from tensorrepo.repo.errors import StorageError
 from tests.support.servers.service import RunningService, running_service
 
 WORD = "correct horse battery"
@@ -110,6 +113,27 @@ def test_the_head_goes_into_the_logs_of_repositories(used: RunningService) -> No
     number, _ = found[0]
     forged = verify((one for one in service.audit.blocks()), [(number, "f" * 64)])
     assert forged.problems == (f"block {number} is not what a repository's log says it was",)
+
+
+def test_a_head_that_a_log_could_not_be_told_is_told_when_its_turn_comes_again(
+    used: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise StorageError("no answer")
+
+    service, now = used.service, [time.time_ns()]
+    service.audit.record(_write("team/photos"))
+    service.audit.flush()
+    hour = 3600
+    anchors = Anchors(
+        service.audit, service.database, service.directory, every_seconds=hour, clock=lambda: now[0]
+    )
+    now[0] += 2 * hour * 10**9
+    with monkeypatch.context() as patched:
+        patched.setattr(anchors_module, "write_anchor", refuse)
+        assert anchors.write_due() == []
+    now[0] += 2 * hour * 10**9
+    assert anchors.write_due() == ["team/photos"]
 
 
 def _write(repository: str) -> Any:

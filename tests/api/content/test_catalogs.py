@@ -50,7 +50,7 @@ def test_each_repository_has_a_catalog_of_its_own(kind: str, tmp_path: Path) -> 
 
 def test_a_catalog_that_does_not_fit_is_made_anew(tmp_path: Path) -> None:
     harms = ["damaged", "half-migrated", "of-another-repository"]
-    harms = harms if soaking() else harms[-1:]  # the others: tensorrepo/catalog/test_catalog.py
+    harms = harms if soaking() else harms[-1:]  # the others: tests/tensorrepo/catalog
     with running_service(tmp_path) as service:
         ids = {harm: _serve(service, harm).context.core.id for harm in harms}
         before = [_messages(service, harm) for harm in harms]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.api.events import hub as hub_module
 from tensorrepo.api.events.hub import QUEUED_EVENTS, Dropped, EventHub
 from tensorrepo.api.repositories.opening import ServedRepository, open_served
+from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.log.reader import LogView
 
 
 def _served(folder: Path) -> ServedRepository:
@@ -29,6 +33,25 @@ def test_who_reads_too_slowly_is_told_and_dropped(tmp_path: Path) -> None:
                 await subscription.next(1)
 
     asyncio.run(listen())
+
+
+def test_the_poller_lives_on_whatever_happens_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, turns = object(), iter([RuntimeError("a bug"), StorageError("no answer")])
+
+    def news(_served: ServedRepository, view: LogView) -> tuple[LogView, tuple[Any, ...]]:
+        if (failure := next(turns, None)) is not None:
+            raise failure
+        return view, (event,)
+
+    monkeypatch.setattr(hub_module, "_news", news)
+
+    async def listen() -> tuple[Any, ...]:
+        async with EventHub(poll_seconds=0.01).subscribe(_served(tmp_path)) as subscription:
+            return await subscription.next(20)
+
+    assert asyncio.run(listen()) == (event,)
 
 
 def test_the_poller_ends_with_the_last_listener(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.repositories import directory
 from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory, place_of
 from tensorrepo.api.repositories.opening import erase, open_served
 from tensorrepo.client.client import Client
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tests.support.servers.service import RunningService
 
 PATH = "/api/v1/repositories"
@@ -200,6 +204,35 @@ def test_another_process_sees_it_within_a_second(service: RunningService) -> Non
     other.close()
 
 
+def test_a_store_that_gives_no_answer_holds_up_no_other_repository(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, urls = service.service, [_made(service, name) for name in ("hanging", "answering")]
+    asked, may_answer = list[str](), Event()
+    is_asked = Event()
+
+    def open_slowly(url: str, *, data: Path, **options: Any) -> RepositoryCore:
+        asked.append(url)
+        if url == urls[0]:
+            is_asked.set()
+            may_answer.wait(20)
+        return open_served(url, data=data, **options)
+
+    monkeypatch.setattr(directory, "open_served", open_slowly)
+    other = Directory(running.database, running.settings, {})
+    with ThreadPoolExecutor(3) as threads:
+        hanging = [threads.submit(other.open, "hanging") for _ in range(2)]
+        try:
+            assert is_asked.wait(20)
+            assert threads.submit(other.open, "answering").result(5).name == "answering"
+            assert len(other.opened()) == 1
+        finally:
+            may_answer.set()
+        assert hanging[0].result(20).core is hanging[1].result(20).core
+    assert sorted(asked) == sorted(urls)
+    other.close()
+
+
 def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
     service: RunningService, tmp_path: Path
 ) -> None:
@@ -224,6 +257,25 @@ def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
     assert tr.open(elsewhere.url).url == elsewhere.url
     with service.client() as client:
         assert client.post(PATH, json={"name": "brief"}).status_code == 201
+
+
+def test_one_that_cannot_be_erased_keeps_no_other(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def erase_some(url: str, **_: object) -> None:
+        if url == urls[0]:
+            raise tr.StorageError("no answer")
+
+    running, urls = service.service, [_made(service, name) for name in ("far/away", "near/by")]
+    monkeypatch.setattr(directory, "erase", erase_some)
+    for name in ("far/away", "near/by"):
+        running.directory.remove(name)
+    later = UNDELETE_NS + 10**9
+    at = running.directory.removed()[-1].until_ns - UNDELETE_NS + later
+    late = Directory(running.database, running.settings, {}, clock=lambda: at)
+    assert late.expire() == ["near/by"]
+    monkeypatch.undo()
+    assert late.expire() == ["far/away"]
 
 
 def test_what_settings_name_stays_renamed_and_deleted_and_moves(service: RunningService) -> None:

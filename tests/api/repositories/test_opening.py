@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, open_served
+from tensorrepo.repo.log.reader import LogView
 
 
 class Clock:
@@ -26,6 +28,13 @@ class Clock:
 def writer(tmp_path: Path) -> tr.Repository:
     """Somebody who writes past the service."""
     return tr.init(tmp_path / "repo", author="Ann <ann@example.org>")
+
+
+class _Kept:
+    """Something that is made once for a repository."""
+
+    def __init__(self, _served: ServedRepository) -> None:
+        """Nothing is read."""
 
 
 def _write(writer: tr.Repository, name: str) -> None:
@@ -59,6 +68,30 @@ def test_who_asks_early_waits_for_nothing_and_has_it_read_for_the_next(
     _join()
     assert first in {before, before + 1}
     assert served.view.generation == before + 1
+    served.core.close()
+
+
+def test_what_is_kept_does_not_wait_for_a_store(
+    writer: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = ServedRepository("x", open_served(writer.url, data=tmp_path, environment={}))
+    is_read, may_answer = threading.Event(), threading.Event()
+
+    def refresh() -> LogView:
+        is_read.set()
+        assert may_answer.wait(20)
+        raise tr.StorageError("no answer")
+
+    monkeypatch.setattr(served.core.log, "refresh", refresh)
+    with ThreadPoolExecutor(2) as threads:
+        reading = threads.submit(lambda: served.view)
+        try:
+            assert is_read.wait(20)
+            kept = threads.submit(served.kept, _Kept).result(10)
+        finally:
+            may_answer.set()
+        assert isinstance(reading.exception(20), tr.StorageError)
+    assert served.kept(_Kept) is kept
     served.core.close()
 
 

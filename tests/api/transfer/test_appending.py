@@ -15,7 +15,7 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.repositories.opening import ServedRepository, open_served
-from tensorrepo.api.transfer.appending import Appender
+from tensorrepo.api.transfer.appending import Appender, appender_of
 from tensorrepo.api.transfer.judging import Appending
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import ServiceBackend, open_http
@@ -140,6 +140,34 @@ def test_a_client_that_left_takes_nobody_of_its_group_along(tmp_path: Path) -> N
 
     told = [type(one) for one in asyncio.run(leave())]
     assert told == [InvalidInputError, asyncio.CancelledError, InvalidInputError]
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_who_writes_while_there_are_no_threads_is_told_and_writes_later(
+    begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = open_served(str(tmp_path / "repo"), data=tmp_path, environment={}, create=True)
+    served, start, left = ServedRepository("team/x", core), threading.Thread.start, [begun]
+
+    def start_some(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    def refuse() -> Appending:
+        raise InvalidInputError("refused")
+
+    async def append() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start_some)
+            with pytest.raises(StorageError, match="no more threads"):
+                await asyncio.wait_for(appender_of(served).append(refuse), 20)
+        with pytest.raises(InvalidInputError, match="refused"):
+            await asyncio.wait_for(appender_of(served).append(refuse), 20)
+
+    asyncio.run(append())
+    core.close()
 
 
 def test_no_refusal_is_of_what_was_seen_long_ago(fresh: RunningService) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.read import frames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.formats.native.digests import PYTHON
 from tensorrepo.repo.backends.local import LocalBackend

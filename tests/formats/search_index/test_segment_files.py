@@ -127,6 +127,18 @@ def test_folders_in_use_stay_however_many_they_are(objects: MemoryObjects, tmp_p
     assert all(path.is_dir() for path in paths)
 
 
+def test_a_folder_that_one_process_asks_again_and_again_is_in_use(
+    objects: MemoryObjects, segment: IndexSegment, tmp_path: Path
+) -> None:
+    now = [1_800_000_000.0]
+    folders = IndexFolders(tmp_path / "cache", 0, lambda: now[0])
+    for _ in range(2):
+        folder = folders.folder(objects, segment)
+        now[0] += IN_USE_SECONDS - 1
+    IndexFolders(tmp_path / "cache", 0, lambda: now[0]).trim()
+    assert read(folder) == CONTENTS
+
+
 def test_a_folder_of_other_files_is_no_cache(
     objects: MemoryObjects, segment: IndexSegment, tmp_path: Path
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import subprocess
 import time
@@ -154,6 +156,26 @@ def test_a_process_that_does_not_start_says_why(
     _served_by(monkeypatch, "import sys; sys.exit('no module \x1b[31m')")
     with pytest.raises(tr.UnsupportedError, match=r"did not start: status 1\. no module .x1b"):
         _ask(repo, "SELECT 1")
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_who_finds_no_more_files_keeps_none_open(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    _ask(repo, "SELECT 1")  # the server runs
+    real, made = os.pipe, iter(range(left))
+
+    def pipe() -> tuple[int, int]:
+        if next(made, None) is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real()
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe", pipe)
+        with pytest.raises(OSError, match="Too many"):
+            sandbox.new_process()
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_process_finds_what_this_one_found_in_its_environment(

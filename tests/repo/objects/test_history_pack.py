@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from weakref import ref
 
 import pytest
 import zstandard
@@ -118,3 +120,21 @@ def test_a_frame_that_claims_much_is_refused_before_memory_is_taken() -> None:
     bomb = header + b"\xe0" + b"\xff" * 7 + b"\x0f" + bytes(20)  # a size of eight bytes
     with pytest.raises(CorruptError, match="claims"):
         expand_frame(bomb, 448, Digest("ab" * 32))
+
+
+def test_a_pack_that_was_joined_into_another_is_let_go() -> None:
+    data = payload()
+    names, maps = [NAME], []
+
+    def open_pack(_name: Digest) -> Callable[[int, int], bytes]:
+        def read(start: int, stop: int) -> bytes:
+            return data[start:stop]
+
+        maps.append(ref(read))
+        return read
+
+    opened = HistoryPacks(lambda: names, open_pack)
+    assert opened.read(next(iter(MEMBERS))) == next(iter(MEMBERS.values()))
+    names[0] = Digest("cd" * 32)
+    assert opened.holds(next(iter(MEMBERS)))
+    assert [read() is None for read in maps] == [True, False]

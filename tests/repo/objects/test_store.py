@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -103,6 +104,37 @@ def test_tables_that_are_merged_and_taken_again_and_again_are_read_as_they_are_t
     missing = ObjectStore(inner, refresh=lambda: states[2])
     with pytest.raises(NotFoundError):  # it is gone, and nobody merged it
         missing.label(name, states[0])
+
+
+def test_tables_that_were_merged_are_let_go() -> None:
+    inner = MemoryBackend()
+    name = put(inner, Kind.BLOB, b"content").digest
+    states = [(grave(inner, 5, name), grave(inner, 9, name)), (grave(inner, 20, name),)]
+    known = states[0]
+    counting = CountingBackend(inner)
+    store = ObjectStore(counting, condemned=lambda: known)
+    merged = [ref(store.table(each)) for each in known]
+    assert all(table() is not None for table in merged)
+    known = states[1]
+    store.table(known[0])
+    assert [table() for table in merged] == [None, None]
+    counting.operations.clear()
+    for _ in range(2):  # a writer that began before asks by them, and reads each once
+        assert store.label(name, states[0]) == 9
+    assert len(counting.operations) == 2
+
+
+def test_who_asks_all_tables_does_not_mind_one_that_another_thread_reads_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner = MemoryBackend()
+    first, second = grave(inner, 5, digest(1)), grave(inner, 9, digest(2))
+    store = ObjectStore(inner)
+    table = store.table(first)
+    label = table.label
+    monkeypatch.setattr(table, "label", lambda name: [store.table(second), label(name)][1])
+    with pytest.raises(NotFoundError, match="was collected"):
+        store.get(digest(7))
 
 
 @pytest.mark.parametrize("label", [1, 77, 10**12])

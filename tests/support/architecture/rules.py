@@ -30,7 +30,6 @@ LOAD_BY_NAME = (
 # A sampler of stored candidates, a reader of many small files at once, and a writer of merged rows.
 READ_IN_PURE_ROOMS = (
     "formats/dataset/versions/merge_write.py",
-    "formats/model/delta/base_choice.py",
     "formats/native/files.py",
     "formats/runs/stored_run.py",
 )

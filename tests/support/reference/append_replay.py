@@ -1,4 +1,4 @@
-"""Plays the events of `append_model` to the real code: two threads that move only when told to."""
+"""Plays the events of `reference.append` to the real code: two threads that move when told to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the second reader needs to read datasets that were changed, and to prove all their sums.
 
 Patches, deletions, row ids that moved, defaults of columns that came later, and widened values:
-from docs/spec alone, like `reference_dataset`.
+from docs/spec alone, like `second_readers.dataset`.
 """
 
 from __future__ import annotations

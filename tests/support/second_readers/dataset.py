@@ -1,8 +1,9 @@
 """A second reader of datasets, written from docs/spec alone: structs, numpy, and what they name.
 
 It shares no code with the first, is slow, and lacks the checks that a reader of hostile bytes
-needs. It reads datasets as they were written; what changes of them leave is in `reference_changes`,
-which also proves the sums of rows. Small floats are given out as their bits.
+needs. It reads datasets as they were written; what changes of them leave is in
+`second_readers.changes`, which also proves the sums of rows. Small floats are given out as their
+bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A second reader of stored models, written from docs/spec/model.md alone.
 
 It shares no code with the package: struct, numpy, msgpack, BLAKE3 and xxh3. It finds, checks and
-describes everything that a pack holds, and decodes what is raw; `codecs_by_spec` decodes the rest.
+describes everything that a pack holds, and decodes what is raw; `second_readers.codecs` decodes
+the rest.
 """
 
 from __future__ import annotations

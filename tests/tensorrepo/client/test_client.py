@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.client import runs as runs_module
 from tensorrepo.client.client import Client, RepositoryClient
+from tensorrepo.client.connection import Connection
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.repo.errors import UnauthenticatedError
 from tests.support.servers.scripted_answers import answering
@@ -183,6 +186,28 @@ def test_a_training_tells_of_itself_and_is_followed(nets: RepositoryClient) -> N
         "finished", {"lr": 0.1, "seed": 1}, {"loss": 1.0},
     )  # fmt: skip
     assert [event for event, _ in nets.runs.follow("exp1")] == ["end"]
+
+
+def test_points_whose_answer_was_lost_count_once(
+    nets: RepositoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "_TRIES", 1)
+    monkeypatch.setattr(runs_module, "SEND_SECONDS", 1000)
+    real = Connection.call
+
+    def lose_answer(connection: Connection, method: str, path: str, *more: Any) -> Any:
+        real(connection, method, path, *more)
+        raise tr.StorageError("the line broke", transient=True)
+
+    with nets.runs.begin("exp3") as run:
+        run.log({"loss": 1.0})
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "call", lose_answer)
+            with pytest.raises(tr.StorageError, match="the line broke"):
+                run.flush()
+        run.log({"loss": 2.0})
+    (series,) = nets.runs.metrics("exp3", ["loss"])
+    assert (series.steps, series.values) == ([0, 1], [1.0, 2.0])
 
 
 def _fail(nets: RepositoryClient) -> None:

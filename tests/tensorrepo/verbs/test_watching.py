@@ -12,6 +12,10 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.repo.errors import StorageError
+from tensorrepo.repo.history.commits import Commit, read_commit
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.verbs import watching
 from tensorrepo.verbs.watching import watch
 from tests.support.servers.service import running_service
 
@@ -130,6 +134,20 @@ def test_a_store_that_does_not_answer_is_asked_again(
         "b",
     ]
     assert next(asked) > 3
+
+
+def test_commits_that_cannot_be_read_for_a_moment_come_later_and_none_twice(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = iter([True, False])  # whether the first commit of a look can be read, then the second
+
+    def read(objects: ObjectSource, digest: Digest) -> Commit:
+        if not next(asked, True):
+            raise StorageError("no answer", transient=True)
+        return read_commit(objects, digest)
+
+    monkeypatch.setattr(watching, "read_commit", read)
+    assert Script(_several(repo, "a", "b", "c")).watch(repo) == ["a", "b", "c"]
 
 
 def test_a_ref_that_is_not_there_is_named(repo: tr.Repository) -> None:

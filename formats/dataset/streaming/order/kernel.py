@@ -29,7 +29,7 @@ _PERMUTED_AT_ONCE = 1 << 16
 
 
 class Rings(NamedTuple):
-    """Where lanes go: see `order.PairedLanes`, whose fields these are.
+    """Where lanes go: see `orders.PairedLanes`, whose fields these are.
 
     `stride` is the step from band to band inside a block, `key` that of the epoch for lanes.
     """

@@ -1,6 +1,6 @@
 """Schedule of an epoch for one rank: rows of each step, and when runs open and close.
 
-Pure: an order and a share go in, `Stretch` values come out. A stretch is a few thousand rows of
+Pure: an order and a share go in, `StepStretch`es come out. One is a few thousand rows of
 consecutive steps as flat arrays, so that no step costs Python per row, and it says in which order
 runs are needed for the first time and after which step they are not needed any more.
 

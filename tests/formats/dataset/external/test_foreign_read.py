@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from tensorrepo.formats.dataset.external.foreign import (
     ArrayPlace,
@@ -231,3 +235,31 @@ def test_a_file_is_looked_at_once_and_each_read_names_its_version(tmp_path: Path
         file.read(ARRAY, NUMBERS, offset, 1)
     version = file.outside.stat(str(file.path))
     assert outside.asked == ["stat"] + [version] * 5
+
+
+def test_threads_that_read_a_copied_file_hash_it_once(tmp_path: Path) -> None:
+    file = _File(tmp_path)
+    data = file.path.read_bytes()
+    reads: list[tuple[int, int]] = []
+    begun = Barrier(4)
+
+    class Slow(AllowedOutside):
+        def stat(self, url: str) -> Stat:
+            with suppress(BrokenBarrierError):
+                begun.wait(0.3)  # all have found that nobody looked yet
+            return super().stat(url)
+
+        def read(
+            self, url: str, start: int, stop: int, unchanged: Stat | None = None
+        ) -> memoryview:
+            reads.append((start, stop))
+            return super().read(url, start, stop, unchanged)
+
+    copied = ForeignFile(
+        1, "tar", str(file.path), len(data), "another", blake3(data).digest(), {ID: ARRAY}
+    )
+    reader = ForeignReader(file.objects, Slow([tmp_path], environment={}))
+    with ThreadPoolExecutor(4) as threads:
+        versions = set(threads.map(lambda _: reader.check(copied), range(4)))
+    assert len(versions) == 1
+    assert reads == [(0, len(data))]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.maintenance import repack
 from tensorrepo.formats.model.maintenance.repack import RepackOptions, RepackReport, repack_models
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.maintenance.similar_models import similar_models
 from tensorrepo.formats.model.maintenance.usage import Reached
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.history.trees import Entry
 from tests.support.builders.objects import MemoryObjects

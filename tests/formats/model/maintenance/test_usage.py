@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.maintenance.usage import DiskUsage, Reached, measure_usage
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import SMALLEST_BUDGET_BYTES, write_model
 from tensorrepo.repo.history.trees import Entry
 from tests.support.builders.objects import MemoryObjects

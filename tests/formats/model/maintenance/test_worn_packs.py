@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.maintenance.repack import RepackOptions
 from tensorrepo.formats.model.maintenance.worn_packs import repack_worn, worn_packs
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage

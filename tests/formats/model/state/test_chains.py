@@ -6,7 +6,6 @@ from statistics import mean
 
 import pytest
 
-from tensorrepo.formats.model.delta.base_choice import RUN_DEPTH
 from tensorrepo.formats.model.layout.placement import (
     MemberEntry,
     PackEntry,
@@ -21,6 +20,7 @@ from tensorrepo.formats.model.state.chains import (
     cost,
     step_behind,
 )
+from tensorrepo.formats.model.write.base_choice import RUN_DEPTH
 from tensorrepo.formats.model.write.encoding import WORTH_A_BASE
 
 ALONE, CHANGE = 800, 300

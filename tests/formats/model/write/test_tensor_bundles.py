@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.common.tensors import TYPES, tensor_of
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write import chunk_encoder
+from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import WrittenModel, store_model
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind

@@ -1,7 +1,7 @@
 """What every order promises, on run tables as large as real ones.
 
 Tables of up to 400 small runs or 25 of up to 5,000 rows, any window, batch and number of ranks,
-and epochs that go on elsewhere. `test_order` and `test_schedule` compare small orders with the
+and epochs that go on elsewhere. `test_orders` and `test_schedule` compare small orders with the
 spec row by row.
 """
 

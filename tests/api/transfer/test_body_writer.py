@@ -1,4 +1,4 @@
-"""Uploads on their way to the disk: what is hashed and written, and when nobody writes any more."""
+"""Bodies on their way to the disk: what is seen and written, and when nobody writes any more."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 import xxhash
 
-from tensorrepo.api.huggingface.upload_spool import write_pieces
+from tensorrepo.api.huggingface.proved_files import ProofHasher
+from tensorrepo.api.transfer.body_writer import to_its_end, write_pieces
 from tensorrepo.repo.errors import StorageError, TooLargeError
 
 MIB = 1 << 20
@@ -30,7 +32,9 @@ async def _sent(*pieces: bytes, error: Exception | None = None) -> AsyncIterator
 def test_what_came_is_there(tmp_path: Path, sizes: list[int]) -> None:
     pieces = [os.urandom(size) for size in sizes]
     with (tmp_path / "file").open("wb") as file:
-        hasher, size = asyncio.run(write_pieces(file.fileno(), _sent(*pieces), sum(sizes)))
+        hasher = ProofHasher()
+        writing = write_pieces(file.fileno(), _sent(*pieces), sum(sizes), hasher.update)
+        size = asyncio.run(writing)
     whole = b"".join(pieces)
     assert (hasher.sha256, size) == (hashlib.sha256(whole).hexdigest(), len(whole))
     assert hasher.checksum == xxhash.xxh3_128_digest(whole)
@@ -85,3 +89,28 @@ def test_nobody_writes_after_it_ended(ends: str) -> None:
         os.close(reader)
         os.close(writer)
     assert sum(drained) == MIB
+
+
+@pytest.mark.parametrize("cancels", [0, 2])
+def test_a_thread_is_waited_for_to_its_end(cancels: int) -> None:
+    has_begun, may_end, has_ended = Event(), Event(), Event()
+
+    def work() -> int:
+        has_begun.set()
+        may_end.wait(20)
+        has_ended.set()
+        return 7
+
+    async def run() -> int:
+        task = asyncio.create_task(to_its_end(work))
+        await asyncio.to_thread(has_begun.wait, 20)
+        for _ in range(cancels):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        may_end.set()
+        return await task
+
+    with pytest.raises(asyncio.CancelledError) if cancels else nullcontext():
+        assert asyncio.run(run()) == 7
+    assert has_ended.is_set()

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.tensors import tensor_of
-from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.delta.predictions import AdamParams
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance, signature
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.write.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.write.model_writer import (
     SMALLEST_BUDGET_BYTES,
     WrittenModel,
