@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from math import prod
 from struct import Struct
@@ -41,7 +42,6 @@ _BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 ARROW_ERRORS = (pa.ArrowException, ValueError, OverflowError, MemoryError)
 _MAX_ROWS = 65_536
 _POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
-_STREAM_BYTES = 1 << 20
 _MARK_ROWS = 4096  # in which null elements are looked for, at a time
 # In the metadata of a field of lists: that some of the numbers in them are null.
 NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
@@ -134,20 +134,12 @@ def holds_null(array: pa.Array) -> bool:
 
 
 def _row_groups(path: str) -> Iterator[pa.RecordBatch]:
-    with _parquet_file(path) as file:
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            least = _POINTER_BYTES * len(file.schema_arrow)
-            row_bytes = max(least, group.total_byte_size // max(1, group.num_rows))
-            step = min(_MAX_ROWS, max(1, _BATCH_BYTES // row_bytes))
-            yield from file.iter_batches(step, row_groups=[number], use_threads=False)
+    read = _script("child_parquet")["read_row_groups"]
+    yield from read(path, batch_bytes=_BATCH_BYTES, least_bytes=_POINTER_BYTES, most_rows=_MAX_ROWS)
 
 
 def _parquet_file(path: str) -> pq.ParquetFile:
-    """A file opened for streaming: pages are read as they are needed, not row groups whole."""
-    return pq.ParquetFile(
-        path, buffer_size=_STREAM_BYTES, pre_buffer=False, page_checksum_verification=True
-    )
+    return _script("child_parquet")["open_file"](path)
 
 
 def _library(module: str, what: str, extra: str, package: str = "") -> Any:
@@ -645,9 +637,14 @@ def _hdf5_values(dataset: Any, column: _Hdf5Column, start: int, stop: int) -> pa
 
 
 def open_search_index(path: str, **options: Any) -> TableFile:
-    """A search index of Lance, which answers questions; its reader is a script beside this one."""
-    script = runpy.run_path(os.path.join(os.path.dirname(__file__), "child_search.py"))
-    return TableFile(*script["open_index"](path, Refusal, **options))
+    """A search index of Lance, which answers questions."""
+    return TableFile(*_script("child_search")["open_index"](path, Refusal, **options))
+
+
+@cache
+def _script(name: str) -> dict[str, Any]:
+    """What a script beside this one defines; nothing of ours can be imported here."""
+    return runpy.run_path(os.path.join(os.path.dirname(__file__), f"{name}.py"))
 
 
 _READERS: dict[str, Callable[..., TableFile]] = {
