@@ -14,7 +14,6 @@ import runpy
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -28,14 +27,8 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-if sys.platform == "linux":
-    import fcntl
-
-    # Nobody changes what the importing process has validated, or cuts it off under its feet.
-    SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-
-FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in the file that comes with its frame
-DONE, SCHEMA, BATCH, FAILED = range(4)
+FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in a file in memory
+DONE, SCHEMA, BATCH, FAILED, PLACED_BATCH = range(5)  # see `BatchSender`
 BATCHES_AHEAD = 2  # that are sent before the first of them is acknowledged
 _BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
@@ -724,12 +717,13 @@ def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket)
             opened.append(open_file(name, **request["options"]))
             _send(answers, SCHEMA, json.dumps(opened[-1].rows).encode())
             _send(answers, SCHEMA, opened[-1].schema.serialize())
+    sender = _script("child_batches")["BatchSender"](FRAME, BATCH, PLACED_BATCH)
     while question := questions.readline():
         number, _, asked = question.partition(b" ")
         waiting = 0
         with _Telling(answers):
             for batch in opened[int(number)].batches(**json.loads(asked or b"{}")):
-                _send_batch(answers, batch)
+                sender.send(answers, batch)
                 waiting += 1
                 if waiting > BATCHES_AHEAD:
                     questions.readline()
@@ -742,28 +736,6 @@ def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket)
 def _send(answers: socket.socket, kind: int, body: bytes | pa.Buffer) -> None:
     answers.sendall(FRAME.pack(kind, len(body)))
     answers.sendall(body)
-
-
-def _send_batch(answers: socket.socket, batch: pa.RecordBatch) -> None:
-    """Pass the descriptor of a file in memory that holds a batch as an Arrow stream."""
-    if sys.platform == "linux":
-        file = os.memfd_create("batch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    else:
-        with tempfile.TemporaryFile() as named:
-            file = os.dup(named.fileno())
-    try:
-        with (
-            pa.OSFile(f"/dev/fd/{file}", "wb") as sink,
-            pa.ipc.new_stream(sink, batch.schema) as stream,
-        ):
-            stream.write_batch(batch)
-        if sys.platform == "linux":
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
-        frame = FRAME.pack(BATCH, os.fstat(file).st_size)
-        if socket.send_fds(answers, [frame], [file]) < len(frame):
-            raise ConnectionError("a frame was sent in part")
-    finally:
-        os.close(file)
 
 
 class _Telling:
