@@ -660,6 +660,8 @@ def serve(control: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: sockets tell their end
     server = socket.socket(fileno=control)
     process = os.getpid()
+    for name in ("child_batches", "child_parquet"):  # to compile them takes a child milliseconds
+        _script(name)
     while True:
         reader, passed, _, _ = socket.recv_fds(server, 1, 1)
         if not reader:
