@@ -252,9 +252,13 @@ def packed_dtype(item_bytes: int) -> np.dtype[Any]:
     return np.dtype(f"<u{next(size for size in (8, 4, 2, 1) if item_bytes % size == 0)}")
 
 
-def _shuffle(data: Buffer, item_bytes: int) -> bytes:
+def _shuffle(data: Buffer, item_bytes: int) -> memoryview:
     items: NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(-1, item_bytes)
-    return np.ascontiguousarray(items.T).tobytes()
+    if item_bytes not in (2, 4, 8):
+        return np.ascontiguousarray(items.T).reshape(-1).data
+    lanes = np.empty((item_bytes, len(items)), np.uint8)
+    planes.BEST.split_into(items.reshape(-1), list(lanes[::-1]), turn=False)
+    return lanes.reshape(-1).data
 
 
 def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:

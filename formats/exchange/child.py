@@ -2,8 +2,9 @@
 
 A server, started when the first such file is opened, has one thread and no files. It forks a child
 for each source, within a few milliseconds; the child bounds its memory, opens the files, and gives
-Arrow record batches when they are asked for, each in a sealed file in memory that this process
-maps. Whatever comes from it is validated by whoever takes it, as if it came from the file.
+Arrow record batches when they are asked for, in files in memory that this process copies out of, or
+maps where they are sealed. Whatever comes from it is validated by whoever takes it, as if it came
+from the file.
 
 Small files go to a child as well, since the files that end processes are small. What they pay is
 the start of the server, once a process.
@@ -26,11 +27,23 @@ from pathlib import Path
 from threading import Lock
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.exchange import child_main
-from tensorrepo.formats.exchange.child_main import BATCH, DONE, FAILED, FRAME, SCHEMA, TableFile
+from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.exchange import child_batches, child_main
+from tensorrepo.formats.exchange.child_batches import SLOT_BYTES, SLOTS
+from tensorrepo.formats.exchange.child_main import (
+    BATCH,
+    DONE,
+    FAILED,
+    FRAME,
+    PLACED_BATCH,
+    SCHEMA,
+    TableFile,
+)
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError, error_classes
 
 if sys.platform == "linux":
@@ -118,6 +131,7 @@ class _Child:
         self._socket = _server().fork(reader)
         self._process: int | None = None
         self._lock = Lock()
+        self._slots = _Slots()
         request = {
             "reader": reader,
             "files": [str(file) for file in files],
@@ -160,6 +174,8 @@ class _Child:
             if not head:
                 raise EOFError
             kind, size = FRAME.unpack(head + self._receive(FRAME.size - len(head)))
+            if kind == PLACED_BATCH and wanted == BATCH:
+                return self._slots.copied(self._receive(1)[0], size, descriptors)
             if kind not in (DONE, wanted, FAILED) or size > MAX_FRAME_BYTES:
                 raise damage(file, "makes its reader answer nonsense: the file is damaged")
             if kind == BATCH:
@@ -230,12 +246,39 @@ def _shared(descriptors: Sequence[int], size: int) -> pa.Buffer:
     if sys.platform != "linux":
         return pa.py_buffer(os.pread(file, size, 0))
     seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
-    if seals & child_main.SEALS != child_main.SEALS or os.fstat(file).st_size != size:
+    if seals & child_batches.SEALS != child_batches.SEALS or os.fstat(file).st_size != size:
         raise ValueError("a record batch is not sealed")
     if size < _MAPPED_BYTES:
         return pa.py_buffer(os.pread(file, size, 0))
     flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
     return pa.py_buffer(mmap.mmap(file, size, flags=flags, prot=mmap.PROT_READ))
+
+
+class _Slots:
+    """Files in memory that a child uses again: what lies there is copied, and then is ours."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, NDArray[np.uint8]] = {}
+        self._pool = Pool((SLOTS + 1) * SLOT_BYTES)
+
+    def copied(self, slot: int, size: int, descriptors: Sequence[int]) -> pa.Buffer:
+        """The first `size` bytes of a slot, whose file comes when it is named first."""
+        if descriptors:
+            self._map(slot, *descriptors)
+        shared = self._mapped.get(slot)
+        if shared is None or size > SLOT_BYTES:
+            raise ValueError(f"a record batch of {size} bytes in place {slot}")
+        copy = self._pool.array((size,), np.dtype(np.uint8))
+        np.copyto(copy, shared[:size])
+        return pa.py_buffer(copy)
+
+    def _map(self, slot: int, file: int) -> None:
+        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+        is_whole = seals & child_batches.SLOT_SEALS == child_batches.SLOT_SEALS
+        if slot >= SLOTS or not is_whole or os.fstat(file).st_size != SLOT_BYTES:
+            raise ValueError(f"the place {slot} for record batches may be cut short")
+        place = mmap.mmap(file, SLOT_BYTES, prot=mmap.PROT_READ)
+        self._mapped[slot] = np.frombuffer(place, np.uint8)
 
 
 class _Server:

@@ -14,11 +14,11 @@ import runpy
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from math import prod
 from struct import Struct
@@ -27,21 +27,14 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-if sys.platform == "linux":
-    import fcntl
-
-    # Nobody changes what the importing process has validated, or cuts it off under its feet.
-    SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-
-FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in the file that comes with its frame
-DONE, SCHEMA, BATCH, FAILED = range(4)
+FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in a file in memory
+DONE, SCHEMA, BATCH, FAILED, PLACED_BATCH = range(5)  # see `BatchSender`
 BATCHES_AHEAD = 2  # that are sent before the first of them is acknowledged
 _BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
 ARROW_ERRORS = (pa.ArrowException, ValueError, OverflowError, MemoryError)
 _MAX_ROWS = 65_536
 _POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
-_STREAM_BYTES = 1 << 20
 _MARK_ROWS = 4096  # in which null elements are looked for, at a time
 # In the metadata of a field of lists: that some of the numbers in them are null.
 NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
@@ -134,20 +127,12 @@ def holds_null(array: pa.Array) -> bool:
 
 
 def _row_groups(path: str) -> Iterator[pa.RecordBatch]:
-    with _parquet_file(path) as file:
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            least = _POINTER_BYTES * len(file.schema_arrow)
-            row_bytes = max(least, group.total_byte_size // max(1, group.num_rows))
-            step = min(_MAX_ROWS, max(1, _BATCH_BYTES // row_bytes))
-            yield from file.iter_batches(step, row_groups=[number], use_threads=False)
+    read = _script("child_parquet")["read_row_groups"]
+    yield from read(path, batch_bytes=_BATCH_BYTES, least_bytes=_POINTER_BYTES, most_rows=_MAX_ROWS)
 
 
 def _parquet_file(path: str) -> pq.ParquetFile:
-    """A file opened for streaming: pages are read as they are needed, not row groups whole."""
-    return pq.ParquetFile(
-        path, buffer_size=_STREAM_BYTES, pre_buffer=False, page_checksum_verification=True
-    )
+    return _script("child_parquet")["open_file"](path)
 
 
 def _library(module: str, what: str, extra: str, package: str = "") -> Any:
@@ -645,9 +630,14 @@ def _hdf5_values(dataset: Any, column: _Hdf5Column, start: int, stop: int) -> pa
 
 
 def open_search_index(path: str, **options: Any) -> TableFile:
-    """A search index of Lance, which answers questions; its reader is a script beside this one."""
-    script = runpy.run_path(os.path.join(os.path.dirname(__file__), "child_search.py"))
-    return TableFile(*script["open_index"](path, Refusal, **options))
+    """A search index of Lance, which answers questions."""
+    return TableFile(*_script("child_search")["open_index"](path, Refusal, **options))
+
+
+@cache
+def _script(name: str) -> dict[str, Any]:
+    """What a script beside this one defines; nothing of ours can be imported here."""
+    return runpy.run_path(os.path.join(os.path.dirname(__file__), f"{name}.py"))
 
 
 _READERS: dict[str, Callable[..., TableFile]] = {
@@ -670,6 +660,8 @@ def serve(control: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: sockets tell their end
     server = socket.socket(fileno=control)
     process = os.getpid()
+    for name in ("child_batches", "child_parquet"):  # to compile them takes a child milliseconds
+        _script(name)
     while True:
         reader, passed, _, _ = socket.recv_fds(server, 1, 1)
         if not reader:
@@ -727,12 +719,13 @@ def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket)
             opened.append(open_file(name, **request["options"]))
             _send(answers, SCHEMA, json.dumps(opened[-1].rows).encode())
             _send(answers, SCHEMA, opened[-1].schema.serialize())
+    sender = _script("child_batches")["BatchSender"](FRAME, BATCH, PLACED_BATCH)
     while question := questions.readline():
         number, _, asked = question.partition(b" ")
         waiting = 0
         with _Telling(answers):
             for batch in opened[int(number)].batches(**json.loads(asked or b"{}")):
-                _send_batch(answers, batch)
+                sender.send(answers, batch)
                 waiting += 1
                 if waiting > BATCHES_AHEAD:
                     questions.readline()
@@ -745,28 +738,6 @@ def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket)
 def _send(answers: socket.socket, kind: int, body: bytes | pa.Buffer) -> None:
     answers.sendall(FRAME.pack(kind, len(body)))
     answers.sendall(body)
-
-
-def _send_batch(answers: socket.socket, batch: pa.RecordBatch) -> None:
-    """Pass the descriptor of a file in memory that holds a batch as an Arrow stream."""
-    if sys.platform == "linux":
-        file = os.memfd_create("batch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    else:
-        with tempfile.TemporaryFile() as named:
-            file = os.dup(named.fileno())
-    try:
-        with (
-            pa.OSFile(f"/dev/fd/{file}", "wb") as sink,
-            pa.ipc.new_stream(sink, batch.schema) as stream,
-        ):
-            stream.write_batch(batch)
-        if sys.platform == "linux":
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
-        frame = FRAME.pack(BATCH, os.fstat(file).st_size)
-        if socket.send_fds(answers, [frame], [file]) < len(frame):
-            raise ConnectionError("a frame was sent in part")
-    finally:
-        os.close(file)
 
 
 class _Telling:

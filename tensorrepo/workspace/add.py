@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -54,14 +56,15 @@ from tensorrepo.workspace.add_request import (
     AddMode,
     AddRequest,
     StoredEntry,
+    behind,
     check_source,
     existing_entry,
     origins,
 )
 from tensorrepo.workspace.session import WorkspaceSession, next_commit
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
-from tensorrepo.workspace.state import Unfinished, changed_files, describe_files
-from tensorrepo.workspace.tracking import track, tracked_at
+from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
+from tensorrepo.workspace.tracking import TrackedPaths, track
 
 
 def ingest_dataset(
@@ -81,7 +84,7 @@ def ingest_dataset(
         was: `since`, where this run did all.
     """
     source = _fingerprint(request) if reading.bytes >= CHECKPOINT_BYTES else ""
-    known = _gone_on(session, request, source, base)
+    known = _gone_on(session, request, source, base) if source else None
     if known is not None and known.generation is not None:
         since = min(since, known.generation)
 
@@ -143,11 +146,12 @@ def _store_on_workers(
     return add_lineage(writer, made, [*edges, *origins(stage.session, request)])
 
 
-def forget_unfinished(session: WorkspaceSession, path: str) -> None:
-    """An entry is staged: what was stored on the way to it is in it."""
+def forget_unfinished(session: WorkspaceSession, paths: Iterable[str]) -> None:
+    """Entries are staged: what was stored on the way to them is in them."""
     unfinished = session.here.unfinished()
-    if unfinished.pop(path, None) is not None:
-        session.here.write_unfinished(unfinished)
+    left = {path: unfinished[path] for path in unfinished.keys() - set(paths)}
+    if left.keys() != unfinished.keys():
+        session.here.write_unfinished(left)
 
 
 def _gone_on(
@@ -235,6 +239,7 @@ def _fingerprint(request: AddRequest) -> str:
 
 
 SHOWN_MISFITS = 5
+STAGED_SECONDS = 1.0  # in which datasets are stored that are staged together
 
 
 def add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
@@ -277,22 +282,59 @@ def _options_digest(request: AddRequest) -> str:
 def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
     if request.space == "files":
         return add_files(session, [request], progress)
-    check_source(request)
+    return _stage_next(session, deque([request]), progress)
+
+
+def add_datasets(
+    session: WorkspaceSession, requests: Iterable[AddRequest], progress: SourceProgress
+) -> list[Added]:
+    """Store what lies at several paths as datasets, and stage those of a second together.
+
+    To stage takes a lease and several syncs, and writes all that is staged. Of who is killed
+    datasets are lost that were stored within the last second.
+
+    Raises what `add` raises.
+    """
+    left, added = deque(requests), list[Added]()
+    while left:
+        added += _stage_next(session, left, behind(added, progress))
+    return added
+
+
+def _stage_next(
+    session: WorkspaceSession, left: deque[AddRequest], progress: SourceProgress
+) -> list[Added]:
+    """Take requests for datasets, or for one model, store what they ask for, and stage it."""
+    began = time.monotonic()
+    done: list[tuple[AddRequest, StoredEntry]] = []
     with begin_stage(session) as stage:
-        existing = existing_entry(stage, request)
-        adder = _add_dataset if request.space == "datasets" else add_model
-        made = adder(stage, request, existing, progress)
-        entry, added = made.entry, made.added
-        if added.changed:
-            is_dataset = entry.kind is Kind.DATASET
-            rows = len(open_dataset(stage.objects, entry.digest)) if is_dataset else 0
-            stage.stage(request.path, entry)
-            stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=request.place)
-    if added.changed:
-        forget_unfinished(session, request.path)
-    if added.changed or made.source is not None:
-        track(session, [(request, made.source or entry.digest)])
-    return [added]
+        tracked = TrackedPaths(session)
+        while left and (not done or time.monotonic() - began < STAGED_SECONDS):
+            told = behind([made.added for _, made in done], progress)
+            done.append((left[0], _store(stage, left.popleft(), tracked, told)))
+    forget_unfinished(session, (one.path for one, made in done if made.added.changed))
+    known = ((one, made) for one, made in done if made.added.changed or made.source is not None)
+    track(session, [(one, made.source or made.entry.digest) for one, made in known])
+    return [made.added for _, made in done]
+
+
+def _store(
+    stage: WorkspaceStage, request: AddRequest, tracked: TrackedPaths, progress: SourceProgress
+) -> StoredEntry:
+    """Store what a request asks for; it is on the stage where it is new."""
+    check_source(request)
+    existing = existing_entry(stage, request)
+    if request.space == "datasets":
+        made = _add_dataset(stage, request, existing, tracked, progress)
+    else:
+        made = add_model(stage, request, existing, progress)
+    if made.added.changed:
+        is_dataset = made.entry.kind is Kind.DATASET
+        rows = len(open_dataset(stage.objects, made.entry.digest)) if is_dataset else 0
+        size_bytes = made.added.bytes
+        stage.stage(request.path, made.entry)
+        stage.describe(request.path, rows=rows, size_bytes=size_bytes, source=request.place)
+    return made
 
 
 def adopt_and_stage(
@@ -327,6 +369,7 @@ def _add_dataset(
     stage: WorkspaceStage,
     request: AddRequest,
     existing: Entry | None,
+    tracked: TrackedPaths,
     progress: SourceProgress,
 ) -> StoredEntry:
     _check_dataset(request.path, existing)
@@ -339,7 +382,7 @@ def _add_dataset(
     if (
         existing is not None
         and request.mode is AddMode.SYNC
-        and _is_unchanged(session, request, existing)
+        and _is_unchanged(session, tracked.at(request), existing)
     ):
         return StoredEntry(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
@@ -348,7 +391,7 @@ def _add_dataset(
     if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(stage, request, reading, progress)
     if request.mode in SYNC_MODES and existing is not None:
-        return _sync(stage, request, existing, reading, progress)
+        return _sync(stage, request, existing, reading, tracked.at(request), progress)
     appends = request.mode is AddMode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits, known_rows = Misfits(request.on_error), 0
@@ -427,11 +470,11 @@ def _sync(
     request: AddRequest,
     existing: Entry,
     reading: OpenedSource,
+    tracked: tuple[str, Tracked] | None,
     progress: SourceProgress,
 ) -> StoredEntry:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
-    tracked = tracked_at(stage.session, request)
     options = SyncOptions(
         key=request.key,
         mirror=request.mode is not AddMode.SYNC,
@@ -478,9 +521,10 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
             yield "more of them with --json"
 
 
-def _is_unchanged(session: WorkspaceSession, request: AddRequest, existing: Entry) -> bool:
+def _is_unchanged(
+    session: WorkspaceSession, tracked: tuple[str, Tracked] | None, existing: Entry
+) -> bool:
     """Whether a tracked path still looks as it was written out."""
-    tracked = tracked_at(session, request)
     if tracked is None:
         return False
     path, written = tracked

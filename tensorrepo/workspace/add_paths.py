@@ -14,9 +14,9 @@ from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
 from tensorrepo.verbs.exchange import SourceProgress
-from tensorrepo.workspace.add import add
+from tensorrepo.workspace.add import add, add_datasets
 from tensorrepo.workspace.add_files import add_files
-from tensorrepo.workspace.add_request import Added, AddMode, AddRequest
+from tensorrepo.workspace.add_request import Added, AddMode, AddRequest, behind
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import Tracked, changed_files
 
@@ -107,12 +107,14 @@ def add_all(
             )
     before, added = session.here.staging(), list[Added]()
     try:
-        for are_files, together in groupby(requests, _is_file):
-            if are_files:  # they are staged together: there may be thousands
-                added += add_files(session, together, _behind(added, progress))
-                continue
-            for request in together:
-                added += add(session, request, _behind(added, progress))
+        for kind, together in groupby(requests, _kind):
+            if kind == "files":  # they are staged together: there may be thousands
+                added += add_files(session, together, behind(added, progress))
+            elif kind == "datasets":
+                added += add_datasets(session, together, behind(added, progress))
+            else:
+                for request in together:
+                    added += add(session, request, behind(added, progress))
     except BaseException:
         if len(requests) > 1:
             session.here.write_staging(before)
@@ -120,18 +122,10 @@ def add_all(
     return added
 
 
-def _is_file(request: AddRequest) -> bool:
-    return request.space == "files" and request.url is None
-
-
-def _behind(added: Sequence[Added], progress: SourceProgress) -> SourceProgress:
-    """The progress of what comes after some that were added."""
-    before = sum(each.bytes for each in added)
-
-    def advance(done: int, total: int | None = None, /) -> None:
-        progress(before + done, None if total is None else before + total)
-
-    return advance
+def _kind(request: AddRequest) -> str:
+    """What may be staged together. A model looks for its base among those that are staged."""
+    is_here = request.url is None and request.workers is None
+    return request.space if is_here and request.space != "models" else ""
 
 
 def add_changed(

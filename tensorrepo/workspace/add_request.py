@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
@@ -23,6 +23,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import check_path
+from tensorrepo.verbs.exchange import SourceProgress
 from tensorrepo.verbs.provenance import named_edge, relation_to
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.workspace.session import WorkspaceSession
@@ -151,3 +152,13 @@ def check_source(request: AddRequest) -> None:
     if not request.source.exists():
         raise NotFoundError(f"there is no {request.source} to add")
     check_path(request.path)
+
+
+def behind(added: Sequence[Added], progress: SourceProgress) -> SourceProgress:
+    """The progress of what comes after some that were added."""
+    before = sum(each.bytes for each in added)
+
+    def advance(done: int, total: int | None = None, /) -> None:
+        progress(before + done, None if total is None else before + total)
+
+    return advance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,38 +50,29 @@ def tracking(workspace: Workspace) -> Iterator[Tracking]:
             workspace.write_tracked(made.tracked)
 
 
-def tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
-    """The tracked path that is added, and what it held when it was written or staged."""
-    here = session.here
-    return _written_for(here.root, request, _by_entry(here.files()))
+class TrackedPaths:
+    """Tracked paths by their entries, read once for as many requests as are added together."""
 
+    def __init__(self, session: WorkspaceSession) -> None:
+        self._root = session.here.root
+        self._written: dict[str, list[tuple[str, Tracked]]] = {}
+        for path, each in session.here.files().items():
+            self._written.setdefault(each.entry, []).append((path, each))
 
-def _by_entry(tracked: Mapping[str, Tracked]) -> dict[str, list[tuple[str, Tracked]]]:
-    """Where each entry was written out: mostly to one path."""
-    written: dict[str, list[tuple[str, Tracked]]] = {}
-    for path, each in tracked.items():
-        written.setdefault(each.entry, []).append((path, each))
-    return written
-
-
-def _written_for(
-    root: Path, request: AddRequest, written: Mapping[str, Sequence[tuple[str, Tracked]]]
-) -> tuple[str, Tracked] | None:
-    place = request.source.resolve()
-    there = written.get(request.path, ())
-    return next((each for each in there if (root / each[0]).resolve() == place), None)
+    def at(self, request: AddRequest) -> tuple[str, Tracked] | None:
+        """The tracked path that is added, and what it held when it was written or staged."""
+        place = request.source.resolve()
+        there = self._written.get(request.path, ())
+        return next((each for each in there if (self._root / each[0]).resolve() == place), None)
 
 
 def track(session: WorkspaceSession, added: Iterable[tuple[AddRequest, Digest]]) -> None:
     """What tracked paths that were added hold now: the next `add` compares them with that."""
-    here = session.here
-    if not (files := here.files()):
-        return
-    written = _by_entry(files)
+    here, paths = session.here, TrackedPaths(session)
     staging, tracked = here.staging(), here.tracked()
     staged, committed = dict(staging.entries), dict(tracked)
     for request, source in added:
-        found = _written_for(here.root, request, written)
+        found = paths.at(request)
         if found is None:
             continue
         path, before = found

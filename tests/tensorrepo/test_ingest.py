@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tensorrepo.repo.errors import StorageError
 from tensorrepo.sdk import open_repository
 from tensorrepo.workspace import add
 from tests.support.processes.forked import FORKED
@@ -108,6 +111,32 @@ def test_what_no_lease_keeps_is_not_gone_on_from(many: Shell) -> None:
     many("restore", "--staged")  # nothing is staged any more: the lease is given back
     told = many("add", "many.csv", "--dataset", "many", "--json")
     assert json.loads(told)["notes"] == []
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_a_checkpoint_that_fails_ends_the_add(many: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(add, "_note", fail)
+    assert "the disk is full" in many.run("add", "many.csv", "--dataset", "many").stderr
+    assert json.loads(many("status", "--json"))["staged"] == []
+
+
+@pytest.mark.usefixtures("_small_stretches")
+def test_what_was_read_before_damage_is_kept(shell: Shell) -> None:
+    path = shell.folder / "many.parquet"
+    table = pa.table({"n": np.arange(ROWS), "square": np.arange(ROWS) ** 2})
+    pq.write_table(table, path, row_group_size=ROWS // 8, use_dictionary=False)
+    chunk = pq.read_metadata(path).row_group(7).column(1)
+    with path.open("r+b") as file:
+        file.seek(chunk.data_page_offset)
+        file.write(b"\xff" * chunk.total_compressed_size)
+    assert "many.parquet" in shell.run("add", "many.parquet", "--dataset", "many").stderr
+    unfinished = json.loads((shell.folder / ".tensorrepo/unfinished.json").read_text())
+    (known,) = unfinished.values()
+    assert known["rows"] == ROWS * 3 // 4
+    assert json.loads(shell("status", "--json"))["staged"] == []
 
 
 def test_rows_that_do_not_fit_are_skipped_and_told(shell: Shell) -> None:

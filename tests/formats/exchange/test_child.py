@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import select
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tensorrepo.formats.exchange import child
+from tensorrepo.formats.exchange import child, child_batches, child_main
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tests.support.architecture.sources import ROOT
 
@@ -129,6 +130,62 @@ def test_a_reader_that_spins_ends_with_its_importer(tmp_path: Path) -> None:
     ended.register(process, select.POLLIN)
     assert ended.poll(60_000)
     os.close(process)
+
+
+def test_batches_that_are_kept_stay_as_they_came(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", 25)
+    opened = child.open_files("parquet", [path])[path]
+    for _ in range(2):
+        kept = list(opened.batches())
+        assert len(kept) == 40
+        assert pa.Table.from_batches(kept).equals(TABLE)
+
+
+def _stream(path: Path, *values: pa.Array) -> pa.ChunkedArray:
+    """Write a batch of each of these arrays, each with a dictionary of its own."""
+    batches = [pa.record_batch({"s": each.dictionary_encode()}) for each in values]
+    with pa.ipc.new_stream(path, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return pa.chunked_array(values)
+
+
+def test_batches_too_large_for_the_places_that_are_used_again_come_alone(tmp_path: Path) -> None:
+    large = pa.array(["x" * (child_batches.SLOT_BYTES + 1), "y"])
+    small = [pa.array([f"{at}", "z"]) for at in range(5)]
+    expected = _stream(tmp_path / "a.arrow", *small, large, small[0], large, *small)
+    opened = child.open_files("arrow", [tmp_path / "a.arrow"])[tmp_path / "a.arrow"]
+    columns = [batch.column("s").dictionary_decode() for batch in opened.batches()]
+    assert pa.chunked_array(columns).equals(expected)
+
+
+def test_a_batch_fits_a_place_that_nothing_unread_lies_in() -> None:
+    assert child_batches.SLOTS == child_main.BATCHES_AHEAD + 1
+
+
+@pytest.mark.parametrize(
+    ("size", "seals", "slot", "read"),
+    [
+        (child_batches.SLOT_BYTES, 0, 0, 1),
+        (child_batches.SLOT_BYTES - 1, child_batches.SLOT_SEALS, 0, 1),
+        (child_batches.SLOT_BYTES, child_batches.SLOT_SEALS, child_batches.SLOTS, 1),
+        (child_batches.SLOT_BYTES, child_batches.SLOT_SEALS, 0, child_batches.SLOT_BYTES + 1),
+        (None, 0, 0, 1),
+    ],
+    ids=["can be cut", "too short", "too many", "read beyond its end", "not there"],
+)
+def test_a_place_for_batches_that_is_none_is_refused(
+    size: int | None, seals: int, slot: int, read: int
+) -> None:
+    files = []
+    if size is not None:
+        files = [os.memfd_create("place", os.MFD_ALLOW_SEALING)]
+        os.ftruncate(files[0], size)
+        fcntl.fcntl(files[0], fcntl.F_ADD_SEALS, seals)
+    with pytest.raises(ValueError, match="place"):
+        child._Slots().copied(slot, read, files)
+    for file in files:
+        os.close(file)
 
 
 def test_batches_that_their_child_could_still_change_are_refused(tmp_path: Path) -> None:

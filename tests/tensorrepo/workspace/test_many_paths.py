@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensorrepo.workspace import checkout
+from tensorrepo.workspace import add, checkout
 from tensorrepo.workspace import state as workspace_state
 from tests.support.processes.shell import Shell
 
@@ -59,6 +60,47 @@ def test_the_files_of_a_workspace_are_read_a_few_times_for_all_paths(
         shell(*words)
         most[words[0]] = max(touched.values())
     assert max(most.values()) < 20, most
+
+
+def _tables(folder: Path, number: int, text: str) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    for at in range(number):
+        (folder / f"d{at}.csv").write_text(f"id,text\n1,{text}\n2,{at}\n")
+    return [str(folder / f"d{at}.csv") for at in range(number)]
+
+
+def test_datasets_that_are_stored_within_a_while_are_staged_together(
+    shell: Shell, touched: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add, "STAGED_SECONDS", 600)
+    touched.clear()
+    shell("add", *_tables(shell.folder / "given", 25, "first"))
+    most = {"add": max(touched.values())}
+    shell("commit", "-m", "first")
+    shell("checkout", "HEAD", "--", *(f"datasets/d{at}" for at in range(25)))
+    _tables(shell.folder / "datasets", 25, "second")
+    touched.clear()
+    shell("commit", "-a", "-m", "second")
+    most["commit -a"] = max(touched.values())
+    assert max(most.values()) < 20, most
+    assert "second" in shell("cat", "datasets/d24")
+    assert json.loads(shell("status", "--json"))["changed"] == []
+
+
+def test_datasets_that_take_long_are_staged_one_by_one(
+    shell: Shell, touched: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(add, "STAGED_SECONDS", 0)
+    shell("add", *_tables(shell.folder / "given", 5, "first"))
+    assert touched["_write staged.json"] >= 5
+
+
+def test_a_dataset_that_cannot_be_read_leaves_none_of_those_with_it_staged(shell: Shell) -> None:
+    paths = _tables(shell.folder / "given", 3, "first")
+    (shell.folder / "given/d2.csv").write_bytes(b"PAR1 is no table")
+    (shell.folder / "given/d2.csv").rename(shell.folder / "given/d2.parquet")
+    assert "d2.parquet" in shell.run("add", *paths[:2], "given/d2.parquet").stderr
+    assert json.loads(shell("status", "--json"))["staged"] == []
 
 
 def test_who_was_killed_before_written_files_were_noted_checks_them_out_again(
