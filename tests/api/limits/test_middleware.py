@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,14 @@ def _spoken(running: RunningService, *parts: bytes) -> bytes:
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         for part in parts:
             connection.sendall(part)
-        return connection.recv(1 << 16)
+        answer = b""
+        while more := connection.recv(1 << 16):
+            answer += more
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)\ncontent-length: (\d+)", head)
+            if length is None or len(body) >= int(length[1]):
+                break
+        return answer
 
 
 def _head(running: RunningService, length: bytes) -> bytes:
