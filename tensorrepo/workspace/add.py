@@ -46,7 +46,7 @@ from tensorrepo.verbs.on_workers import pieces_of, store_on_workers
 from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
-from tensorrepo.workspace.add_files import add_files
+from tensorrepo.workspace.add_files import add_files, links_under, notes_of_links
 from tensorrepo.workspace.add_model import add_model
 from tensorrepo.workspace.add_request import (
     SYNC_MODES,
@@ -278,6 +278,9 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     if request.space == "files":
         return add_files(session, [request], progress)
     check_source(request)
+    notes: list[str] = []
+    if request.remote is None and request.source.is_dir():
+        notes += notes_of_links(request.source, links_under(request.source))
     with begin_stage(session) as stage:
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else add_model
@@ -292,7 +295,7 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
         forget_unfinished(session, request.path)
     if added.changed or made.source is not None:
         track(session, [(request, made.source or entry.digest)])
-    return [added]
+    return [dataclasses.replace(added, notes=(*added.notes, *notes))]
 
 
 def adopt_and_stage(
