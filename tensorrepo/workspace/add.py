@@ -280,7 +280,8 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     check_source(request)
     notes: list[str] = []
     if request.remote is None and request.source.is_dir():
-        notes += notes_of_links(request.source, links_under(request.source))
+        links, notes = links_under(request.source)
+        notes += notes_of_links(request.source, links)
     with begin_stage(session) as stage:
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else add_model

@@ -75,31 +75,45 @@ def _files_of(request: AddRequest) -> tuple[list[AddRequest], list[str]]:
     files = [
         AddRequest(source / name, "files", f"{request.name}/{name}", request.mode) for name in names
     ]
-    links = sorted({*links_under(source)}.intersection(names))
-    return files, [*_notes_of_left_out(source, wanted, ignore), *notes_of_links(source, links)]
+    links, notes = links_under(source)
+    notes += _notes_of_left_out(source, wanted, links, ignore)
+    kept = {*names}
+    notes += notes_of_links(source, (link for link in links if link in kept))
+    return files, notes
 
 
-def _notes_of_left_out(source: Path, wanted: Iterable[str], ignore: Ignore) -> Iterator[str]:
+def _notes_of_left_out(
+    source: Path, wanted: Iterable[str], links: Iterable[str], ignore: Ignore
+) -> Iterator[str]:
     """What is told of names that are no files, and of folders elsewhere."""
     if odd := [name for name in wanted if not (source / name).is_file()]:
         yield (
             f"left out {counted(len(odd), 'name')} of no file, such as a link that leads nowhere: "
             f"{source / odd[0]}"
         )
-    links = [name for name in links_under(source) if (source / name).is_dir()]
-    if kept := [name for name in links if not ignore.leaves_out(name, is_folder=True)]:
+    folders = [name for name in links if (source / name).is_dir()]
+    if kept := [name for name in folders if not ignore.leaves_out(name, is_folder=True)]:
         yield f"left out {counted(len(kept), 'link')} to folders: {source / kept[0]}"
 
 
-def links_under(folder: Path) -> list[str]:
-    """Symbolic links below a folder, to files and to folders, by their path in it."""
-    links = (
-        Path(parent, name)
-        for parent, folders, files in os.walk(folder)
+def links_under(folder: Path) -> tuple[list[str], list[str]]:
+    """Symbolic links below a folder, to files and to folders, by their path in it.
+
+    Returns:
+        The links, and what is told of folders that cannot be read.
+    """
+    unread: list[OSError] = []
+    links = sorted(
+        Path(parent, name).relative_to(folder).as_posix()
+        for parent, folders, files in os.walk(folder, onerror=unread.append)
         for name in (*folders, *files)
         if os.path.islink(os.path.join(parent, name))
     )
-    return sorted(link.relative_to(folder).as_posix() for link in links)
+    if not unread:
+        return links, []
+    first, counted_folders = unread[0], counted(len(unread), "folder")
+    why = f"{first.filename}: {first.strerror}"
+    return links, [f"left out {counted_folders} that cannot be read: {why}"]
 
 
 def notes_of_links(folder: Path, links: Iterable[str]) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,10 +200,11 @@ def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell
 def test_names_that_differ_by_case_alone_are_refused_when_they_are_added(full: Shell) -> None:
     (full.folder / "Points.txt").write_text("x")
     full("add", "Points.txt", "--file", "Points.txt")
+    before = full.snapshot()
     refused = full.fails(2, "add", "Points.txt", "--file", "points.txt")
     assert "'files/Points.txt' and 'files/points.txt' differ only in case" in refused
     assert "datasets/POINTS" in full.fails(2, "add", "points.npz", "--dataset", "POINTS")
-    assert [each["path"] for each in full.json("status")["staged"]] == ["files/Points.txt"]
+    assert full.snapshot() == before
 
 
 def test_links_of_a_folder_that_lead_out_of_it_or_nowhere_are_told(
@@ -228,6 +231,25 @@ def test_links_of_a_folder_that_lead_out_of_it_or_nowhere_are_told(
     )
     paths = [each["path"] for each in full.json("status")["staged"]]
     assert paths == [f"files/stranger/{name}" for name in ("a.txt", "inner", "key")]
+
+
+def test_a_folder_in_a_folder_that_cannot_be_read_is_told(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = full.folder / "some" / "closed"
+    closed.mkdir(parents=True)
+    (full.folder / "some" / "a.txt").write_text("a")
+    scandir = os.scandir
+
+    def refusing(place: str) -> Any:  # the mode of a folder says nothing to root
+        if str(place) == str(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        return scandir(place)
+
+    monkeypatch.setattr("os.scandir", refusing)
+    told = full.run("add", "some", "--file", "some")
+    assert f"left out 1 folder that cannot be read: {closed}: Permission denied" in told.stderr
+    assert "staged files/some/a.txt" in told.stdout
 
 
 def test_links_of_a_folder_of_rows_that_lead_out_of_it_are_told(
