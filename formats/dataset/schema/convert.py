@@ -93,7 +93,10 @@ def is_exact(given: Any, array: NDArray[Any]) -> bool:
     numbers = np.asarray(given, np.object_)
     if numbers.shape != array.shape:
         return True
-    pairs = zip(numbers.reshape(-1).tolist(), array.reshape(-1).tolist(), strict=True)
+    flat = numbers.reshape(-1).tolist()
+    if not any(issubclass(kind, int | np.integer) for kind in set(map(type, flat))):
+        return True
+    pairs = zip(flat, array.reshape(-1).tolist(), strict=True)
     return all(number == kept for number, kept in pairs if isinstance(number, int | np.integer))
 
 
