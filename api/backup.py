@@ -95,7 +95,8 @@ def restore(settings: Settings, folder: Path, environment: Mapping[str, str]) ->
     try:
         head = from_json((folder / _HEAD).read_bytes(), _Head)
     except (OSError, msgspec.MsgspecError) as error:
-        raise NotFoundError(f"{folder} has no whole backup of a service: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise NotFoundError(f"{folder / _HEAD}: no whole backup of a service: {why}") from error
     database = Database(settings.database_url)
     try:
         if Accounts(database).has_users():

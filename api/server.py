@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -22,6 +23,7 @@ from tensorrepo.api.access.accounts import Accounts
 from tensorrepo.api.limits.protocol import BoundedHttpProtocol
 from tensorrepo.api.service import Service
 from tensorrepo.api.settings import Settings
+from tensorrepo.formats.common.damage import refusals
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 FIRST_USER: Final = "admin"
@@ -105,9 +107,18 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _check_readable(file: Path | None) -> None:
+    """See that a file of TLS can be read: what loads it does not say which one cannot."""
+    if file is not None:
+        with refusals(file, "file of TLS"), file.open("rb"):
+            pass
+
+
 def make_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
     """A server of one process, which does not listen yet."""
     check_listening(settings)
+    for file in (settings.tls_certificate, settings.tls_key):
+        _check_readable(file)
     return _Server(
         uvicorn.Config(
             app,

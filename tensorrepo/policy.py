@@ -77,8 +77,9 @@ def _allowed(machine: Machine, listed: str) -> Mapping[str, str]:
     try:
         return allowed_signers(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise NotFoundError(
-            f"signers.file names {path}, which cannot be read ({error}). `tensorrepo config "
+            f"signers.file names {path}, which cannot be read ({why}). `tensorrepo config "
             "signers.file FILE` names another, --unset none"
         ) from error
 

@@ -71,6 +71,8 @@ async def page_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for these alone"
     detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
+        if (there := _without_slash(request)) is not None:
+            return RedirectResponse(there, HTTPStatus.PERMANENT_REDIRECT, HEADERS)
         detail = "There is no such page. Follow a link, or begin at the list of repositories."
     return _error_page(request, error.status_code, "", detail)
 
@@ -110,6 +112,17 @@ def _error_page(request: Request, status: int, kind: str, detail: str) -> HTMLRe
         request_id=request_id,
         repository=repository if dash else "",
     )
+
+
+def _without_slash(request: Request) -> str | None:
+    """The page that a path with a slash at its end means; None: it has none."""
+    base = request.scope.get("root_path", "").rstrip("/")
+    path = request.url.path.removeprefix(base)
+    page = path.strip("/")  # at its beginning, too: `//name` would be another host
+    if request.method not in {"GET", "HEAD"} or not path.endswith("/") or not page:
+        return None
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{base}/{quote(page)}{query}"
 
 
 def _sign_in(request: Request) -> Response:

@@ -269,7 +269,7 @@ def _bytes_of(flat: Any) -> NDArray[np.uint8]:
 
 
 def tensor_of(name: str, value: object) -> TensorReader:
-    """`value` (numpy array, torch tensor or TensorReader) as a tensor called `name` in messages.
+    """`value` (array of numpy or JAX, torch tensor, TensorReader) as a tensor called `name`.
 
     Raises:
         InvalidInputError: not a tensor, or of a type that cannot be stored.
@@ -285,9 +285,25 @@ def tensor_of(name: str, value: object) -> TensorReader:
         return _from_torch(name, value)
     if hasattr(value, "read_into"):
         return value  # type: ignore[return-value]  # the protocol, told by its one method
+    if _is_jax(value):
+        return _from_jax(name, value)
+    is_tree = isinstance(value, dict | list | tuple)
     raise InvalidInputError(
-        f"tensor {name!r}: expected a numpy array or a torch tensor, got {type(value).__name__}"
+        f"tensor {name!r}: expected an array of numpy or JAX, or a torch tensor, got "
+        f"{type(value).__name__}" + _ABOUT_TREES * is_tree
     )
+
+
+_ABOUT_TREES: Final = (
+    ". The tensors of a model have names, and no tree: join its keys to names, or keep trees with "
+    "`repo.checkpointer(run)`"
+)
+
+
+def _is_jax(value: object) -> bool:
+    """Whether this is an array of JAX, told without importing it."""
+    is_of_jax = type(value).__module__.partition(".")[0] in {"jax", "jaxlib"}
+    return is_of_jax and hasattr(value, "__array__") and hasattr(value, "addressable_shards")
 
 
 def is_torch(value: object) -> bool:
@@ -314,6 +330,15 @@ def _from_numpy(name: str, array: NDArray[Any]) -> ArrayTensor:
     return ArrayTensor(
         array if element.numpy is not None else array.view(element.units), element, array.shape
     )
+
+
+def _from_jax(name: str, value: Any) -> ArrayTensor:
+    if not value.is_fully_addressable:
+        raise InvalidInputError(
+            f"tensor {name!r}: parts of this array of JAX lie at other processes; gather it first, "
+            "by jax.experimental.multihost_utils.process_allgather"
+        )
+    return _from_numpy(name, np.asarray(value))
 
 
 def _from_torch(name: str, value: Any) -> ArrayTensor:

@@ -37,6 +37,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     as_type,
     settable_column,
 )
+from tensorrepo.formats.dataset.schema.types import check_zones
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.unique_key import KEY_PROPERTY
@@ -249,6 +250,7 @@ def _check_free(schema: Schema, name: str) -> None:
 def _new_columns(dataset: StoredDataset, column: Column) -> tuple[Column, ...]:
     """The column with its id and default, and the hidden ones that follow it."""
     _check_free(dataset.schema, column.name)
+    check_zones(column.type, column.name)
     named = check_default(replace(column, id=column_id(dataset.digest, column), derived=None))
     every = Schema((*dataset.schema.columns, named)).with_derived().columns
     hidden = [each for each in every if each.derived and each.derived[0] == named.id]

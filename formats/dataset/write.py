@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.schema.lenient import (
     coerce_leniently,
 )
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
+from tensorrepo.formats.dataset.schema.types import check_zones
 from tensorrepo.formats.dataset.writing.fragment_write import (
     FragmentWriter,
     WriteOptions,
@@ -139,7 +140,10 @@ def _identified(schema: Schema, base: StoredDataset | None) -> Schema:
 
 
 def _named(schema: Schema) -> Schema:
-    """With ids for columns that have none."""
+    """With ids for columns that have none. Raises InvalidInputError: a zone is unknown."""
+    for column in schema.columns:
+        if not column.id:
+            check_zones(column.type, column.name)
     columns = (
         column if column.id else replace(column, id=column_id(None, column))
         for column in schema.columns

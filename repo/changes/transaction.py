@@ -346,12 +346,14 @@ class CommitTransaction:
             entry: what was put into `objects`, or is reachable at the pin.
             since: the log generation at which its objects were put, when that was before the pin.
         """
+        self.objects.refuse_after_end()
         self.staged[check_path(path)] = entry
         if since is not None:
             self.since[path] = since
 
     def remove(self, path: str) -> None:
         """Leave `path` out of the commit to come."""
+        self.objects.refuse_after_end()
         self.staged[check_path(path)] = None
 
     def commit(

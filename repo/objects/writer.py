@@ -9,7 +9,13 @@ from collections.abc import Iterable, Sequence
 from threading import Lock, RLock
 
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
-from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.errors import (
+    CommitExpired,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.envelope import (
@@ -54,6 +60,7 @@ class ObjectWriter:
         self._pending_bytes = 0
         self._come: dict[Digest, list[ObjectLink]] = {}  # links that no object before had
         self._failure: BaseException | None = None
+        self._has_ended = False
         self._syncing = 0  # calls of `flush` that are not over; one that failed stays so
         self._lock = Lock()
         self._flushing = RLock()
@@ -83,7 +90,7 @@ class ObjectWriter:
 
     def put_encoded(self, encoded: EncodedObject) -> ObjectLink:
         """Store an object whose links are known to be right."""
-        if encoded.link.digest not in self.own or self._failure is not None:
+        if encoded.link.digest not in self.own or self._failure is not None or self._has_ended:
             self._start(encoded)
         return encoded.link
 
@@ -219,15 +226,25 @@ class ObjectWriter:
                     self._pending_bytes -= encoded.link.bytes
 
     def abort(self) -> None:
-        """Forget what is not durable. What was stored is garbage, and harmless."""
+        """Take no more, forget what is not durable. What was stored is garbage, and harmless."""
         self._uploads.abort()
         with self._lock:
+            self._has_ended = True
             self._pending.clear()
             self._pending_bytes = 0
             self._unchecked.clear()
             self._adopted.clear()
 
+    def refuse_after_end(self) -> None:
+        """Raise InvalidInputError if nobody is going to commit what is put now."""
+        if self._has_ended:
+            raise InvalidInputError(
+                f"{self.store.backend.url}: this transaction has ended, and commits nothing more. "
+                "Begin another one."
+            )
+
     def _refuse_after_failure(self) -> None:
+        self.refuse_after_end()
         # The backend forgets an upload that failed. Without this, a commit that is tried again
         # would find the object among `own` and refer to what was never stored.
         if self._failure is not None:
@@ -244,7 +261,12 @@ class ObjectWriter:
         pending = self._pending.get(digest)
         if pending is not None:
             return pending.envelope()
-        return self._readable(digest).get(digest)
+        try:
+            return self._readable(digest).get(digest)
+        except NotFoundError:
+            if digest in self.own:
+                self.refuse_after_end()
+            raise
 
     def describe(self, digest: Digest) -> ObjectLink:
         own = self.own.get(digest)

@@ -189,7 +189,8 @@ def _key_file(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} is no file with a public key: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"{path} is no file with a public key: {why}") from error
 
 
 def signer_rm_command(

@@ -132,8 +132,9 @@ def _vectors(call: RepoCall, name: str) -> Any:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"--vector {name}: no array of numpy can be read there: {error}. "
+            f"--vector {name}: no array of numpy can be read there: {why}. "
             "numpy.save(FILE, vector) makes one"
         ) from error
 

@@ -224,8 +224,9 @@ def _draw(result: Profile, path: str, picture: Path) -> None:
     try:
         image.save(picture)
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"cannot draw to {picture}: {error}. Name a file that ends in .png, in a folder that "
+            f"cannot draw to {picture}: {why}. Name a file that ends in .png, in a folder that "
             "is there."
         ) from error
     output.note(f"drew {picture}")

@@ -48,7 +48,7 @@ from tensorrepo.verbs.on_workers import pieces_of, store_on_workers
 from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
-from tensorrepo.workspace.add_files import add_files
+from tensorrepo.workspace.add_files import add_files, links_under, notes_of_links
 from tensorrepo.workspace.add_model import add_model
 from tensorrepo.workspace.add_request import (
     SYNC_MODES,
@@ -323,6 +323,10 @@ def _store(
 ) -> StoredEntry:
     """Store what a request asks for; it is on the stage where it is new."""
     check_source(request)
+    notes: list[str] = []
+    if request.remote is None and request.source.is_dir():
+        links, notes = links_under(request.source)
+        notes += notes_of_links(request.source, links)
     existing = existing_entry(stage, request)
     if request.space == "datasets":
         made = _add_dataset(stage, request, existing, tracked, progress)
@@ -334,7 +338,8 @@ def _store(
         size_bytes = made.added.bytes
         stage.stage(request.path, made.entry)
         stage.describe(request.path, rows=rows, size_bytes=size_bytes, source=request.place)
-    return made
+    told = dataclasses.replace(made.added, notes=(*made.added.notes, *notes))
+    return dataclasses.replace(made, added=told)
 
 
 def adopt_and_stage(

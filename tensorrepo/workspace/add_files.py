@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.exchange.base import Ignore, read_ignore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
@@ -24,11 +27,14 @@ def add_files(
 
     Raises what `add` raises.
     """
-    files = [one for request in requests for one in _files_of(request)]
+    found = [_files_of(request) for request in requests]
+    files = [one for some, _ in found for one in some]
     with begin_stage(session) as stage:
         stored = _store_files(stage, files, progress)
     track(session, ((one, digest) for _, one, digest in stored))
-    return [told for told, _, _ in stored]
+    *others, last = (told for told, _, _ in stored)
+    notes = tuple(note for _, some in found for note in some)
+    return [*others, replace(last, notes=notes)]
 
 
 def _store_files(
@@ -52,21 +58,79 @@ def _store_files(
     return added
 
 
-def _files_of(request: AddRequest) -> list[AddRequest]:
-    """A request for each file to add; `.tensorrepoignore` leaves some out of a folder."""
+def _files_of(request: AddRequest) -> tuple[list[AddRequest], list[str]]:
+    """A request for each file, and notes; `.tensorrepoignore` leaves some of a folder out."""
     source = request.source
     check_source(request)
     if request.options or request.format:
         raise InvalidInputError("--file stores files as they are: it takes no format, no options")
     if not source.is_dir():
-        return [request]
+        return [request], []
     ignore = read_ignore(source)
-    names = [name for name in sorted(describe_files(source)) if not _is_left_out(ignore, name)]
+    wanted = [name for name in sorted(describe_files(source)) if not _is_left_out(ignore, name)]
+    # Of a pipe or a device, to which a link may lead too, nobody knows whether it ends.
+    names = [name for name in wanted if (source / name).is_file()]
     if not names:
-        raise InvalidInputError(f"{source} is an empty folder: there is nothing to add")
-    return [
+        raise InvalidInputError(f"{source} holds no files: there is nothing to add")
+    files = [
         AddRequest(source / name, "files", f"{request.name}/{name}", request.mode) for name in names
     ]
+    links, notes = links_under(source)
+    notes += _notes_of_left_out(source, wanted, links, ignore)
+    kept = {*names}
+    notes += notes_of_links(source, (link for link in links if link in kept))
+    return files, notes
+
+
+def _notes_of_left_out(
+    source: Path, wanted: Iterable[str], links: Iterable[str], ignore: Ignore
+) -> Iterator[str]:
+    """What is told of names that are no files, and of folders elsewhere."""
+    if odd := [name for name in wanted if not (source / name).is_file()]:
+        yield (
+            f"left out {counted(len(odd), 'name')} of no file, such as a link that leads nowhere: "
+            f"{source / odd[0]}"
+        )
+    folders = [name for name in links if (source / name).is_dir()]
+    if kept := [name for name in folders if not ignore.leaves_out(name, is_folder=True)]:
+        yield f"left out {counted(len(kept), 'link')} to folders: {source / kept[0]}"
+
+
+def links_under(folder: Path) -> tuple[list[str], list[str]]:
+    """Symbolic links below a folder, to files and to folders, by their path in it.
+
+    Returns:
+        The links, and what is told of folders that cannot be read.
+    """
+    unread: list[OSError] = []
+    links = sorted(
+        Path(parent, name).relative_to(folder).as_posix()
+        for parent, folders, files in os.walk(folder, onerror=unread.append)
+        for name in (*folders, *files)
+        if os.path.islink(os.path.join(parent, name))
+    )
+    if not unread:
+        return links, []
+    first, counted_folders = unread[0], counted(len(unread), "folder")
+    why = f"{first.filename}: {first.strerror}"
+    return links, [f"left out {counted_folders} that cannot be read: {why}"]
+
+
+def notes_of_links(folder: Path, links: Iterable[str]) -> Iterator[str]:
+    """What is told of links that lead out of the folder that is added.
+
+    Who made the folder chose them, and not who adds it: in a stranger's archive one may lead to a
+    key.
+    """
+    inside = folder.resolve()
+    outside = [
+        f"{folder / link} -> {target}"
+        for link in links
+        if not (target := Path(os.path.realpath(folder / link))).is_relative_to(inside)
+    ]
+    if outside:
+        by = counted(len(outside), "link")
+        yield f"by {by} this holds what lies outside of {folder}: {outside[0]}"
 
 
 def _is_left_out(ignore: Ignore, name: str) -> bool:

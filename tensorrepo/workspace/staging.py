@@ -37,7 +37,14 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.history.commits import clean_message, is_ancestor, read_commit, walk
 from tensorrepo.repo.history.merge_trees import pick_sides
-from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, lookup, root_links, update
+from tensorrepo.repo.history.trees import (
+    EMPTY_TREE,
+    Entry,
+    clashes,
+    lookup,
+    root_links,
+    update,
+)
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append, resolve
 from tensorrepo.repo.log.reader import LogView
@@ -73,6 +80,9 @@ def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: 
     """Put changes, whose objects must be durable, into the staging area, by path.
 
     `since` is where the log stood before their objects were put, or found reachable.
+
+    Raises:
+        InvalidInputError: a path is none, or no tree can hold it beside what the next commit has.
     """
     for path in changes:
         check_path(path)
@@ -83,6 +93,10 @@ def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: 
     else:  # it is pinned to where HEAD stands now
         staging = StagingArea(session.tip(), since)
     entries = {**staging.entries, **changes}
+    objects = session.repository.objects
+    wanted = {path: staged.entry for path, staged in entries.items()}
+    for _, _, reason in clashes(objects, tree_of(objects, staging.base), wanted):
+        raise InvalidInputError(f"{reason}; rename or remove one of them. Nothing was staged.")
     keep_alive(session, [staged.entry for staged in entries.values()], staging.generation)
     session.here.write_staging(
         msgspec.structs.replace(staging, entries=dict(sorted(entries.items())))

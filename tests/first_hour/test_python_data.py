@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from PIL import Image
 
 import tensorrepo as tr
 from tensorrepo.formats.common.provenance import edges_of
+from tensorrepo.formats.exchange.tables.samples import FIRST_SAMPLES
 from tests.support.processes.shell import Shell
 
 PRICE = Decimal("1.5")
@@ -198,6 +200,7 @@ MIXED = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, Fals
         (pl.Series([object()], dtype=pl.Object), "holds object, which no column type holds"),
         (MIXED, "row 0, column 'v'.*1 of 2 elements masked"),
         (list(MIXED), "row 0, column 'v'.*1 of 2 elements masked"),
+        ([1.5, 2**53 + 1], "row 1, column 'v': expected float64, found 9007199254740993"),
     ],
 )
 def test_values_of_which_a_part_would_be_lost_are_refused(
@@ -205,6 +208,44 @@ def test_values_of_which_a_part_would_be_lost_are_refused(
 ) -> None:
     with pytest.raises(tr.Error, match=message):
         tx.create_dataset("d", {"v": values})
+
+
+@pytest.mark.parametrize("first", [DAWN, DAWN.replace(tzinfo=UTC)])
+def test_a_later_moment_with_or_without_a_zone_is_refused_as_a_first_one_is(
+    tx: Any, first: datetime
+) -> None:
+    other = first.replace(tzinfo=None if first.tzinfo else UTC)
+    rows = ({"v": first if at < FIRST_SAMPLES else other} for at in range(FIRST_SAMPLES + 1))
+    with pytest.raises(tr.Error, match=f"row {FIRST_SAMPLES}: column 'v' is a moment with"):
+        tx.create_dataset("d", rows)
+    declared = {"v": tr.Timestamp("us")}
+    assert rows_of(tx.create_dataset("e", [{"v": DAWN.replace(tzinfo=UTC)}], columns=declared))
+
+
+def test_whole_numbers_in_lists_keep_their_digits_or_are_refused(tx: Any) -> None:
+    exact = 2**53 + 1
+    assert rows_of(tx.create_dataset("d", [{"v": [exact, 1.5]}])) == [{"v": f"[{exact},1.5]"}]
+    for column in (tr.Tensor("float64", (2,)), tr.Tensor("float64", (None,))):
+        draft = tx.create_dataset(f"d{column.shape[0]}", columns={"v": column})
+        with pytest.raises(
+            tr.Error, match=r"row 0, column 'v': expected float64.*9007199254740993"
+        ):
+            draft.append([{"v": [exact, 1.5]}])
+    assert rows_of(tx.create_dataset("e", {"v": [2**53, 1e300]})) == [{"v": 2.0**53}, {"v": 1e300}]
+
+
+@pytest.mark.parametrize("zone", ["Mars/X", "Europe", "../x", "+25:00"])
+def test_zones_that_nobody_knows_are_refused_where_a_column_is_made(tx: Any, zone: str) -> None:
+    kind = tr.Timestamp("us", zone)
+    message = re.escape(f"column 'v': no time zone {zone!r} is known")
+    for made in (kind, tr.List(kind), tr.Struct({"a": kind})):
+        with pytest.raises(tr.Error, match=message):
+            tx.create_dataset("d", columns={"v": made})
+    draft = tx.create_dataset("e", {"a": [1]}, columns={"a": "int64"})
+    with pytest.raises(tr.Error, match=message):
+        draft.add_column("v", kind, nullable=True)
+    for known in ("Europe/Berlin", "UTC", "+05:30"):
+        draft.add_column(known[:3].strip("+"), tr.Timestamp("us", known), nullable=True)
 
 
 def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:

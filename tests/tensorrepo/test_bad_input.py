@@ -170,13 +170,6 @@ def test_names_outside_of_the_grammar_are_refused_with_the_rule(full: Shell, nam
     assert full.snapshot() == before
 
 
-def test_names_that_differ_in_case_alone_are_refused(full: Shell) -> None:
-    full("add", "points.npz", "--dataset", "Points")
-    before = full.snapshot()
-    assert "Points" in full.fails(USAGE, "commit", "-m", "twins")
-    assert full.snapshot() == before
-
-
 def test_unicode_in_paths_values_and_messages_is_kept(shell: Shell) -> None:
     (shell.folder / "données ü.csv").write_text("größe\n1\n", "utf-8")
     shell("add", "données ü.csv", "--dataset", "d")
@@ -363,3 +356,22 @@ def test_wrong_usage_ends_with_2_and_changes_nothing(full: Shell, words: tuple[s
     before = full.snapshot()
     full.fails(USAGE, *words)
     assert full.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("signer", "add", "ada", "{}"),
+        ("search", "points", "x", "--vector", "{}"),
+        ("serve", "--tls-certificate", "{}", "--tls-key", "{}", "--data", "service"),
+        ("serve", "--restore", "{}", "--data", "service"),
+        ("add", "{}", "--file", "one"),
+        ("bundle", "unbundle", "{}"),
+        ("audit", "verify", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_is_not_there_is_named_in_words(full: Shell, words: tuple[str, ...]) -> None:
+    told = full.run(*(word.format("nowhere") for word in words)).stderr
+    assert f"{full.folder}/nowhere" in told or "--vector nowhere" in told
+    assert "Errno" not in told

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +195,71 @@ def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell
     (folder / ".tensorrepoignore").write_text("*.tmp\nbuild/\n.tensorrepoignore\n")
     added = shell.records("add", "docs", "--file", "docs")
     assert [one["path"] for one in added] == ["files/docs/a.txt"]
+
+
+def test_names_that_differ_by_case_alone_are_refused_when_they_are_added(full: Shell) -> None:
+    (full.folder / "Points.txt").write_text("x")
+    full("add", "Points.txt", "--file", "Points.txt")
+    before = full.snapshot()
+    refused = full.fails(2, "add", "Points.txt", "--file", "points.txt")
+    assert "'files/Points.txt' and 'files/points.txt' differ only in case" in refused
+    assert "datasets/POINTS" in full.fails(2, "add", "points.npz", "--dataset", "POINTS")
+    assert full.snapshot() == before
+
+
+def test_links_of_a_folder_that_lead_out_of_it_or_nowhere_are_told(
+    full: Shell, tmp_path: Path
+) -> None:
+    folder, secret = full.folder / "stranger", tmp_path / "id_rsa"
+    secret.write_text("secret")
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    (folder / "key").symlink_to(secret)
+    (folder / "inner").symlink_to("a.txt")
+    (folder / "nowhere").symlink_to("gone")
+    (folder / "loop").symlink_to("loop")
+    (folder / "elsewhere").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    told = full.run("add", "stranger", "--file", "stranger")
+    assert told.exit_code == 0
+    assert f"left out 3 names of no file, such as a link that leads nowhere: {folder}/loop" in (
+        told.stderr
+    )
+    assert f"left out 1 link to folders: {folder}/elsewhere" in told.stderr
+    assert f"by 1 link this holds what lies outside of {folder}: {folder}/key -> {secret}" in (
+        told.stderr
+    )
+    paths = [each["path"] for each in full.json("status")["staged"]]
+    assert paths == [f"files/stranger/{name}" for name in ("a.txt", "inner", "key")]
+
+
+def test_a_folder_in_a_folder_that_cannot_be_read_is_told(
+    full: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = full.folder / "some" / "closed"
+    closed.mkdir(parents=True)
+    (full.folder / "some" / "a.txt").write_text("a")
+    scandir = os.scandir
+
+    def refusing(place: str) -> Any:  # the mode of a folder says nothing to root
+        if str(place) == str(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        return scandir(place)
+
+    monkeypatch.setattr("os.scandir", refusing)
+    told = full.run("add", "some", "--file", "some")
+    assert f"left out 1 folder that cannot be read: {closed}: Permission denied" in told.stderr
+    assert "staged files/some/a.txt" in told.stdout
+
+
+def test_links_of_a_folder_of_rows_that_lead_out_of_it_are_told(
+    full: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (full.folder / "tables").mkdir()
+    (full.folder / "tables" / "t.csv").symlink_to(tmp_path / "t.csv")
+    told = full.run("add", "tables", "--dataset", "tables").stderr
+    assert f"{full.folder}/tables/t.csv -> {tmp_path}/t.csv" in told
 
 
 def test_of_many_staged_entries_a_lease_names_pages_of_a_tree(

@@ -119,6 +119,22 @@ def test_a_transaction_outside_of_a_with_warns_that_it_commits_nothing(
     assert repo.branches() == {}
 
 
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_transaction_that_has_ended_says_so(repo: tr.Repository, aborted: bool) -> None:
+    with repo.transaction() as tx:
+        draft = tx.create_dataset("d", [{"a": 1}])
+        if aborted:
+            tx.abort()
+    for used in (
+        lambda: tx.create_dataset("e", [{"a": 1}]),
+        lambda: draft.append([{"a": 1}]),
+        lambda: tx.save_file("files/x", b"x"),
+        lambda: tx.remove("datasets/d"),
+    ):
+        with pytest.raises(tr.InvalidInputError, match="this transaction has ended"):
+            used()
+
+
 def test_a_transaction_that_changes_nothing_makes_no_commit(filled: tr.Repository) -> None:
     before = filled.branches()
     with filled.transaction("main") as tx:

@@ -291,6 +291,7 @@ def _name_odd_row(column: Column, rows: list[Any], first_row: int) -> NoReturn:
             refuse_value(column, first_row + at, column.storage.dtype, repr(row))
         if array.shape != shape:
             refuse_value(column, first_row + at, f"shape {shape}", f"shape {array.shape}")
+        convert(array[None], column.storage.element, column.name, first_row + at)
     refuse_value(column, first_row, column.storage.dtype, "values of types that do not mix")
 
 
@@ -487,6 +488,8 @@ def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
         array = as_array(row, column.storage.element)
     except (ValueError, OverflowError, TypeError):
         refuse_value(column, number, f"shape {shape}", "rows of different lengths")
+    if array.dtype.kind == "O":
+        refuse_value(column, number, column.storage.dtype, repr(row))
     if not array.size and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(column.storage.element)
     fits = array.ndim == len(shape) and all(

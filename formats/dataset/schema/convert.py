@@ -75,23 +75,39 @@ def as_array(given: Any, wanted: np.dtype[Any] | None = None) -> NDArray[Any]:
     name = str(given.dtype).removeprefix("torch.") if is_torch(given) else ""
     if name not in SMALL_FLOATS:
         array = np.asarray(given)
-        return array if wanted != np.uint64 else _whole(given, array)
+        if isinstance(given, np.ndarray) or is_exact(given, array):
+            return array
+        return _whole(np.asarray(given, np.object_), wanted)
     array = np.empty(tuple(given.shape), SMALL_FLOATS[name])
     tensor_of("", given).read_into(0, array.reshape(-1).view(np.uint8).data)
     return array
 
 
-def _whole(given: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """`array`, but exact: numpy makes floats of integers that partly need all 64 bits."""
-    if isinstance(given, np.ndarray) or array.dtype != np.float64 or not (array >= 2.0**63).any():
-        return array
-    numbers: NDArray[Any] = np.asarray(given, np.object_)
+def is_exact(given: Any, array: NDArray[Any]) -> bool:
+    """Whether `array`, which numpy made of numbers, holds each of them.
+
+    It makes floats of integers that stand beside a float, or that partly need all 64 bits.
+    """
+    if array.dtype != np.float64 or not (np.abs(array) >= 2.0**53).any():
+        return True
+    numbers = np.asarray(given, np.object_)
     if numbers.shape != array.shape:
-        return array
+        return True
+    flat = numbers.reshape(-1).tolist()
+    if not any(issubclass(kind, int | np.integer) for kind in set(map(type, flat))):
+        return True
+    pairs = zip(flat, array.reshape(-1).tolist(), strict=True)
+    return all(number == kept for number, kept in pairs if isinstance(number, int | np.integer))
+
+
+def _whole(numbers: NDArray[np.object_], wanted: np.dtype[Any] | None) -> NDArray[Any]:
+    """Numbers as integers of 64 bits, where those are wanted and all are such; else as objects."""
+    if wanted != np.uint64:
+        return numbers
     whole = all(
         isinstance(n, int | np.integer) and 0 <= n < 1 << 64 for n in numbers.reshape(-1).tolist()
     )
-    return numbers.astype(np.uint64) if whole else array
+    return numbers.astype(np.uint64) if whole else numbers
 
 
 def as_torch(array: NDArray[Any]) -> Any:

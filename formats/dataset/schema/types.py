@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from math import prod
 from typing import Any, Literal, get_args
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.typed_decoding import from_json, from_plain
 
+_OFFSET = re.compile(r"[+-]([01]\d|2[0-3]):?[0-5]\d")  # as Arrow takes it
 MAX_DIMS = 32
 MAX_DIM = (1 << 32) - 1
 MAX_DEPTH = 32  # of types one in the other
@@ -400,14 +402,46 @@ def _inner(where: str, given: Any) -> ColumnType:
 
 def nesting(kind: ColumnType) -> int:
     """How many types stand one in the other: 1 of a number, 2 of a list of numbers."""
+    return 1 + max(map(nesting, _inside(kind)), default=0)
+
+
+def _inside(kind: ColumnType) -> tuple[ColumnType, ...]:
     match kind:
         case List(value=value):
-            return 1 + nesting(value)
+            return (value,)
         case Struct(fields=fields):
-            return 1 + max(nesting(each) for _, each in fields)
+            return tuple(each for _, each in fields)
         case Map(key=key, value=value):
-            return 1 + max(nesting(key), nesting(value))
-    return 1
+            return key, value
+    return ()
+
+
+def check_zones(kind: ColumnType, name: str) -> None:
+    """See that this machine knows the zones of moments that a new column holds.
+
+    Stored columns are not asked: their counts are read without the zone.
+
+    Raises:
+        InvalidInputError: names the column and the zone.
+    """
+    for each in _inside(kind):
+        check_zones(each, name)
+    zone = kind.zone if isinstance(kind, Timestamp) else None
+    if zone is not None and not _is_zone(zone):
+        raise InvalidInputError(
+            f"column {name!r}: no time zone {zone!r} is known; expected a name of the tz database, "
+            "such as Europe/Berlin or UTC, or an offset such as +02:00"
+        )
+
+
+def _is_zone(zone: str) -> bool:
+    if _OFFSET.fullmatch(zone):
+        return True
+    try:
+        ZoneInfo(zone)
+    except (LookupError, ValueError, OSError):
+        return not available_timezones()  # no database here: nobody knows
+    return True
 
 
 def _check_unit(what: str, unit: str) -> None:

@@ -15,24 +15,23 @@ from math import prod
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
+from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
     ColumnBatch,
     ColumnType,
-    Date,
-    Duration,
     Scalar,
     Tensor,
     Text,
-    Timestamp,
 )
-from tensorrepo.formats.dataset.schema.types import TimeUnit
 from tensorrepo.formats.exchange.base import BATCH_BYTES
+from tensorrepo.formats.exchange.tables.samples import moments_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -40,7 +39,6 @@ from tensorrepo.repo.errors import InvalidInputError
 _TRUSTED_BYTES = 64 << 20
 # What the streams behind `ArraySource.open` raise when their bytes are wrong.
 _DAMAGED = (zipfile.BadZipFile, NotImplementedError, RuntimeError)
-_TIME_UNITS: dict[str, TimeUnit] = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,10 @@ def check_rows(where: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None
 def array_columns(name: str, source: ArraySource) -> tuple[Column, ...]:
     """The columns that an array becomes: one, or one for each field of a record array."""
     if source.dtype.names is None:
-        return (Column(name, _column_type(source.where, source.dtype, source.shape[1:])),)
+        return (_column(name, source.where, source.dtype, source.shape[1:]),)
     fields = ((field, source.dtype[field]) for field in source.dtype.names)
     return tuple(
-        Column(field, _column_type(f"{source.where}, field {field!r}", dtype.base, dtype.shape))
+        _column(field, f"{source.where}, field {field!r}", dtype.base, dtype.shape)
         for field, dtype in fields
     )
 
@@ -126,16 +124,18 @@ def check_equal_rows(where: object, sources: Mapping[str, ArraySource]) -> int:
     return next(iter(counts.values()))
 
 
+def _column(name: str, where: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Column:
+    """NaT is null, as it is of arrays in memory."""
+    return Column(name, _column_type(where, dtype, row_shape), nullable=dtype.kind in "mM")
+
+
 def _column_type(where: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> ColumnType:
     if dtype.kind in "US" and not row_shape:
         return Text() if dtype.kind == "U" else Bytes()
-    if dtype.kind in "mM" and not row_shape:
-        unit, step = np.datetime_data(dtype)
-        if unit in _TIME_UNITS and step == 1:
-            return (Timestamp if dtype.kind == "M" else Duration)(_TIME_UNITS[unit])
-        if dtype == np.dtype("M8[D]"):
-            return Date()
     try:
+        if dtype.kind in "mM":
+            empty = np.empty((0, *row_shape), dtype)
+            return infer_type(moments_of(empty).type, "")
         name = dtype_name(dtype)
         return Tensor(name, row_shape) if row_shape else Scalar(name)
     except InvalidInputError as problem:
@@ -153,13 +153,12 @@ def _columns_of(
     }
 
 
-def _values(where: str, array: NDArray[Any], first: int) -> NDArray[Any] | Sequence[Any]:
+def _values(where: str, array: NDArray[Any], first: int) -> NDArray[Any] | Sequence[Any] | pa.Array:
     kind = array.dtype.kind
     if kind == "S":
         return list(array.tolist())
-    if kind == "M":
-        _refuse_first(where, np.isnat(array), first, "is not a time")
-        return _native(array)
+    if kind in "mM":
+        return moments_of(array)
     if kind != "U" or not array.dtype.itemsize:
         return list(array.tolist()) if kind == "U" else _native(array)
     points = np.ascontiguousarray(_native(array)).view("<u4").reshape(len(array), -1)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,11 +47,11 @@ from tensorrepo.formats.exchange.tables.samples import (
     column_of,
     image_file,
     kind_of,
+    moments_of,
     naming_column,
     plain,
     size_of,
     stored_form,
-    whole_units,
 )
 from tensorrepo.formats.images.encode import is_picture
 from tensorrepo.repo.deferred_dataclass import dataclass
@@ -272,20 +271,10 @@ def _part(name: str, values: Any) -> _Part:
             return lists or _of_objects(column_of(name, _kinds_of(values)), values)
         values = array
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
-        values = _of_moments(values)
+        values = moments_of(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return _of_arrow(name, values)
     return _of_numpy(name, values)
-
-
-def _of_moments(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Moments or durations as Arrow's, in lists for each dimension beyond the first."""
-    array = pa.array(whole_units(values).reshape(-1))
-    for at in range(values.ndim - 1, 0, -1):
-        lists = prod(values.shape[:at])
-        offsets = np.arange(lists + 1, dtype=np.int64) * values.shape[at]
-        array = pa.LargeListArray.from_arrays(offsets, array)
-    return array
 
 
 def _declared(column: Column, values: Any) -> _Part:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,6 +31,7 @@ import pyarrow as pa
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.convert import is_exact
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -211,6 +213,12 @@ def misfit(column: Column, value: Any) -> str:
     return "" if type(found) is type(kind) else f"is {_shown(found)}, the column {_shown(kind)}"
 
 
+def _other_zone(kind: ColumnType, value: datetime) -> str:
+    found = kind_of(value)
+    differs = isinstance(kind, Timestamp) and (kind.zone is None) != (value.tzinfo is None)
+    return f"is {_shown(found)}, the column {_shown(kind)}" if differs else ""
+
+
 def _fits(shape: tuple[int | None, ...], held: tuple[int | None, ...]) -> bool:
     return len(held) == len(shape) and all(
         want is None or have == want for want, have in zip(shape, held, strict=True)
@@ -282,7 +290,7 @@ def _joined(parts: list[Any]) -> Any:
             array = np.asarray(parts)
         except (ValueError, OverflowError):
             array = np.empty(0, np.object_)
-        if array.dtype.kind in "biufc":
+        if array.dtype.kind in "biufc" and is_exact(parts, array):
             return array
     return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
 
@@ -329,6 +337,20 @@ def whole_units(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if unit is None:
         raise InvalidInputError(f"holds an array of {array.dtype}, which no column type holds")
     return array.astype(f"{array.dtype.kind}8[{unit}]", copy=False)
+
+
+def moments_of(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Moments or durations of numpy's as Arrow's, in lists for each dimension beyond the first.
+
+    Raises:
+        InvalidInputError: as `whole_units`.
+    """
+    found = pa.array(whole_units(array).reshape(-1))
+    for at in range(array.ndim - 1, 0, -1):
+        lists = prod(array.shape[:at])
+        offsets = np.arange(lists + 1, dtype=np.int64) * array.shape[at]
+        found = pa.LargeListArray.from_arrays(offsets, found)
+    return found
 
 
 # The unit that a column has for each of numpy's: a month of a duration has no fixed length.
@@ -435,6 +457,7 @@ def read_samples(
     met = Damage(skip=damaged)
     source = _Source(given, unit, what or type(given).__name__)
     called = names or (schema.names if schema is not None else None)
+    inferred: frozenset[str] = frozenset()
     samples = _samples(source, called, image_format, met)
     if schema is None:
         sizes = ((each, sum(map(size_of, each[1].values()))) for each in samples)
@@ -443,11 +466,12 @@ def read_samples(
             raise damage(source.what, f"has no {unit}s")
         schema = _infer(source, first, choice)
         samples = chain(first, samples)
+        inferred = frozenset(schema.names) - choice.types.keys()
     sized = hasattr(given, "__len__") and not damaged
     return OpenedSource(
         schema=schema,
         rows=len(given) if sized else None,
-        batches=_batches(source, schema, _chosen(samples, choice), met),
+        batches=_batches(source, schema, inferred, _chosen(samples, choice), met),
         origin=ImportOrigin(source.what, "torch", 0, 0),
         damage=met,
     )
@@ -559,12 +583,16 @@ def _chosen(samples: Iterable[TorchSample], choice: ColumnChoice) -> Iterator[To
 
 
 def _batches(
-    source: _Source, schema: Schema, samples: Iterator[TorchSample], met: Damage
+    source: _Source,
+    schema: Schema,
+    inferred: frozenset[str],
+    samples: Iterator[TorchSample],
+    met: Damage,
 ) -> Iterator[ColumnBatch]:
     def fitting() -> Iterator[tuple[dict[str, Any], int]]:
         for number, values in samples:
             try:
-                row = _fitted(schema.columns, values)
+                row = _fitted(schema.columns, inferred, values)
             except InvalidInputError as problem:
                 met.meet(source.at(number), number, source.named(number, problem))
                 continue
@@ -574,8 +602,13 @@ def _batches(
         yield columns_of(rows, schema.names)
 
 
-def _fitted(columns: Sequence[Column], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A sample as the writer takes it. Raises InvalidInputError: why it does not fit."""
+def _fitted(
+    columns: Sequence[Column], inferred: frozenset[str], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A sample as the writer takes it. Raises InvalidInputError: why it does not fit.
+
+    Moments change their zone for a column that the caller declared, not for an `inferred` one.
+    """
     known = {column.name for column in columns}
     if unknown := values.keys() - known:
         raise InvalidInputError(
@@ -586,6 +619,8 @@ def _fitted(columns: Sequence[Column], values: Mapping[str, Any]) -> dict[str, A
         value = values.get(column.name)
         try:
             problem = misfit(column, value)
+            if column.name in inferred and isinstance(value, datetime):
+                problem = problem or _other_zone(column.type, value)
             row[column.name] = None if problem else stored_form(column, value)
         except InvalidInputError as error:
             problem = str(error)

@@ -69,6 +69,25 @@ def test_others_repositories_answer_as_those_that_are_not_there(service: Running
     assert there.headers["content-type"].startswith("text/html")
 
 
+@pytest.mark.parametrize(
+    ("asked", "page"),
+    [
+        ("/own/", "/own"),
+        ("/own/-/commits/?q=a+b", "/own/-/commits?q=a+b"),
+        ("//evil.net/", "/evil.net"),
+    ],
+)
+def test_a_slash_at_the_end_leads_to_the_page_without_it(
+    service: RunningService, asked: str, page: str
+) -> None:
+    with service.client() as client:
+        base = str(client.base_url).rstrip("/")
+        answer = client.get(f"{base}{asked}", headers=AS_A_BROWSER)
+        as_program = client.get(f"{base}{asked}")
+    assert (answer.status_code, answer.headers["location"]) == (308, page)
+    assert as_program.status_code == 404
+
+
 def test_a_program_gets_a_problem_where_a_browser_gets_a_page(service: RunningService) -> None:
     with service.client() as client:
         page = client.get("/nowhere/-/x/y", headers=AS_A_BROWSER)

@@ -207,3 +207,17 @@ def test_two_numbers_without_a_dimension_are_refused() -> None:
     pair = torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(InvalidInputError, match=r"'pair'.*reshape it to \(1,\)"):
         tensor_of("pair", pair)
+
+
+def test_arrays_of_jax_are_tensors_with_their_bits() -> None:
+    jax = pytest.importorskip("jax")
+    for dtype in ("float32", "bfloat16", "int8"):
+        array = jax.numpy.asarray([1.5, -2, 3]).astype(dtype)
+        assert bytes_of(array) == np.asarray(array).tobytes()
+        assert tensor_of("x", array).shape == (3,)
+
+
+@pytest.mark.parametrize("tree", [{"w": np.ones(2)}, [np.ones(2)]])
+def test_trees_are_refused_with_what_takes_them(tree: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"tensor 'x'.*`repo.checkpointer\(run\)`"):
+        tensor_of("x", tree)

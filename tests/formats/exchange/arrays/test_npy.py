@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tracemalloc
 import zipfile
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis.extra import numpy as arrays
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
+    Date,
+    Duration,
     Scalar,
     Tensor,
     Text,
@@ -111,10 +114,32 @@ def test_moments_are_read_in_their_unit(tmp_path: Path) -> None:
     assert np.asarray(dataset["t"][:]).astype(np.int64).tolist() == times.astype(np.int64).tolist()
 
 
-def test_no_time_is_refused_naming_the_row(tmp_path: Path) -> None:
-    np.save(tmp_path / "t.npy", np.array(["2024-01-01", "NaT"], "M8[s]"))
-    with pytest.raises(InvalidInputError, match="row 1: is not a time"):
-        store(read_npy(tmp_path / "t.npy"))
+@pytest.mark.parametrize(
+    ("counts", "kind", "expected"),
+    [
+        ("M8[h]", Timestamp("s"), datetime(1970, 1, 1, 2)),  # noqa: DTZ001
+        (">M8[10s]", Timestamp("s"), datetime(1970, 1, 1, 0, 0, 20)),  # noqa: DTZ001
+        ("M8[M]", Date(), date(1970, 3, 1)),
+        ("m8[D]", Duration("s"), timedelta(2)),
+    ],
+)
+def test_moments_of_any_unit_are_read_as_those_in_memory(
+    tmp_path: Path, counts: str, kind: Any, expected: Any
+) -> None:
+    given = np.array([2, "NaT"], counts)
+    np.save(tmp_path / "t.npy", given)
+    np.savez(tmp_path / "z.npz", n=np.arange(2), t=np.stack([given, given]))
+    dataset = store(read_npy(tmp_path / "t.npy"))
+    assert dataset.schema.column("t").type == kind
+    assert [row["t"] for row in dataset.to_arrow().to_pylist()] == [expected, None]
+    rows = store(read_npz(tmp_path / "z.npz")).to_arrow().to_pylist()
+    assert [row["t"] for row in rows] == [[expected, None]] * 2
+
+
+def test_a_unit_that_no_column_has_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.array([1], "m8[M]"))
+    with pytest.raises(InvalidInputError, match=r"type timedelta64\[M\].*no column type holds"):
+        read_npy(tmp_path / "t.npy")
 
 
 @pytest.mark.parametrize("reader", [read_npz, npz_arrays])
