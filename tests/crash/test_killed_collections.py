@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -27,29 +26,18 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, Error
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
 from tests.support.effort import sampled, soaking
-from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
+from tests.support.faults.backends import ActedOnBackend, Loss, LostReplyBackend
 from tests.support.processes.forked_python import run_python
 from tests.support.servers.object_stores import Bucket, s3_on_ours
 
-T = TypeVar("T")
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
 LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
 MOST_OPERATIONS = 60
 ROUNDS = 300 if soaking() else 6
 
 
-class InterruptedBackend(WrappedBackend):
-    """Ctrl-C arrives right before operation `at`, counted from 1, and once only."""
-
-    def __init__(self, inner: Backend, at: int) -> None:
-        super().__init__(inner)
-        self.at = at
-
-    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
-        self.operations.append((verb, key))
-        if len(self.operations) == self.at:
-            raise KeyboardInterrupt
-        return work()
+def interrupt(_: Backend) -> None:
+    raise KeyboardInterrupt
 
 
 def litter(backend: Backend) -> Backend:
@@ -91,7 +79,7 @@ def test_ctrl_c_at_any_operation_leaves_a_handle_that_collects_the_rest(
     at: int, tmp_path: Path
 ) -> None:
     backend = copied(_littered())
-    interrupted = InterruptedBackend(backend, at)
+    interrupted = ActedOnBackend(backend, at, interrupt)
     with suppress(KeyboardInterrupt, CommitOutcomeUnknown):
         local = LocalState(pending=tmp_path / "pending")
         repository = open_repository(interrupted, drivers={}, local=local)

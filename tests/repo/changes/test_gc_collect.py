@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TypeVar
 
 import pytest
 
@@ -45,12 +44,11 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.effort import check_each, sampled
-from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
+from tests.support.faults.backends import ActedOnBackend, Crash, CrashBackend, WrappedBackend
 from tests.support.reference.collection_replay import Interrupted
 
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
 DAY = 86400
-T = TypeVar("T")
 
 
 class Clock:
@@ -368,21 +366,12 @@ def test_a_key_whose_label_was_merged_away_is_collected_still(
     assert labels == [], "each was collected, whatever became of its label"
 
 
-class OthersCollect(WrappedBackend):
-    """Right before operation `at`, counted from 1, others drop refs and collect, twice."""
-
-    def __init__(self, inner: Backend, at: int) -> None:
-        super().__init__(inner)
-        self.at = at
-
-    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
-        self.operations.append((verb, key))
-        if len(self.operations) == self.at:
-            for number in range(2):
-                other = open_repository(self.inner, drivers={})
-                dropped_branch(other, b"other %d" % number)
-                collect(other)
-        return work()
+def others_collect(backend: Backend) -> None:
+    """Others drop refs and collect, twice."""
+    for number in range(2):
+        other = open_repository(backend, drivers={})
+        dropped_branch(other, b"other %d" % number)
+        collect(other)
 
 
 def pack(repository: RepositoryCore) -> PackingReport:
@@ -403,11 +392,11 @@ def test_a_collection_goes_on_whenever_others_merge_and_take_tables_and_lists(
     dropped_branch(repository, b"mine")
 
     def check(at: int) -> None:
-        beside = OthersCollect(copied(repository.backend), at)
+        beside = ActedOnBackend(copied(repository.backend), at, others_collect)
         work(open_repository(beside, drivers={}))
         verify(beside.inner)
 
-    counted = OthersCollect(copied(repository.backend), -1)
+    counted = ActedOnBackend(copied(repository.backend), -1, others_collect)
     work(open_repository(counted, drivers={}))
     check_each(sampled(range(1, len(counted.operations) + 1), most), check)
 

@@ -121,6 +121,21 @@ class WrappedUploads(Uploads):
         self._backend._step("upload", key, lambda: self._inner.create(key, parts))
 
 
+class ActedOnBackend(WrappedBackend):
+    """Right before operation `at`, counted from 1, `act` is called with `inner`; once."""
+
+    def __init__(self, inner: Backend, at: int, act: Callable[[Backend], object]) -> None:
+        super().__init__(inner)
+        self.at = at
+        self._act = act
+
+    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
+        self.operations.append((verb, key))
+        if len(self.operations) == self.at:
+            self._act(self.inner)
+        return work()
+
+
 class CrashBackend(WrappedBackend):
     """Dies right after operation `die_after`, counted from 1; 0 dies before the first.
 
