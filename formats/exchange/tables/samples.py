@@ -31,6 +31,7 @@ import pyarrow as pa
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.by_arrow import is_nat
 from tensorrepo.formats.dataset.schema.convert import is_exact
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
@@ -116,12 +117,15 @@ def plain(value: object, image_format: str) -> Any:
     if isinstance(value, list | tuple):
         if value and _NUMBERS.issuperset(map(type, value)):
             return _joined(list(value))
-        parts = [plain(part, image_format) for part in value]
-        numbers = (isinstance(part, np.ndarray) and not part.ndim for part in parts)
-        return _joined(
-            [part.item() if number else part for part, number in zip(parts, numbers, strict=True)]
-        )
-    return value
+        return _joined([_alone(plain(part, image_format)) for part in value])
+    return None if is_nat(value) else value
+
+
+def _alone(part: Any) -> Any:
+    """A value of a list: a number of numpy, which `plain` makes an array, as one of Python."""
+    if not isinstance(part, np.ndarray) or part.ndim:
+        return part
+    return part[()] if part.dtype.kind in "mM" else part.item()
 
 
 def column_of(name: str, values: Iterable[Any]) -> Column:
@@ -292,7 +296,15 @@ def _joined(parts: list[Any]) -> Any:
             array = np.empty(0, np.object_)
         if array.dtype.kind in "biufc" and is_exact(parts, array):
             return array
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+    return [_listed(part) if isinstance(part, np.ndarray) else part for part in parts]
+
+
+def _listed(array: np.ndarray[Any, Any]) -> list[Any]:
+    """As `tolist`, which makes bare counts of moments and durations of nanoseconds."""
+    if array.dtype.kind not in "mM" or array.dtype in _AS_OBJECTS:
+        found: list[Any] = array.tolist()
+        return found
+    return [_listed(each) if each.ndim else each for each in whole_units(array)]
 
 
 def kind_of(value: Any) -> ColumnType:
