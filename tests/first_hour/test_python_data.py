@@ -359,6 +359,42 @@ def test_zones_that_nobody_knows_are_refused_where_a_column_is_made(tx: Any, zon
         draft.add_column(known[:3].strip("+"), tr.Timestamp("us", known), nullable=True)
 
 
+def filled_again(value: Any, times: int = 3) -> Iterator[dict[str, Any]]:
+    """Rows by one dict, whose value changes in place."""
+    row: dict[str, Any] = {"v": value}
+    for number in range(times):
+        if isinstance(value, dict):
+            value["a"] = number
+        elif value is None:
+            row["v"] = number
+        else:
+            value[0] = number
+        yield row
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int64", None),
+        (tr.Tensor("float64", (2,)), np.zeros(2)),
+        (tr.Tensor("float64", (2,)), np.zeros((2, 3))[:, 0]),
+        (tr.Tensor("float64", (2,)), torch.zeros(2, dtype=torch.float64)),
+        (tr.Tensor("int64", (2,)), [0, 0]),
+        (tr.Bytes(), bytearray(2)),
+        (tr.Struct({"a": "int64"}), {"a": 0}),
+    ],
+)
+def test_what_a_generator_fills_again_is_what_it_gave(
+    tx: Any, kind: Any, value: Any, declared: bool
+) -> None:
+    if declared:
+        draft = tx.create_dataset("d", columns={"v": kind}).append(filled_again(value))
+    else:
+        draft = tx.create_dataset("d", filled_again(value))
+    assert len({repr(row) for row in rows_of(draft)}) == 3
+
+
 def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:
     whole = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[True, True], [False, False]])
     expected = [{"v": None}, {"v": [3.0, 4.0]}]

@@ -7,7 +7,7 @@ bounded bytes; an iterable of batches or of tables is taken too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
@@ -21,7 +21,12 @@ from tensorrepo.formats.exchange.objects.columns import (
     with_image_files,
 )
 from tensorrepo.formats.exchange.objects.frames import is_frame, read_frame, read_frames
-from tensorrepo.formats.exchange.tables.samples import FIRST_SAMPLES, read_samples, size_of
+from tensorrepo.formats.exchange.tables.samples import (
+    FIRST_SAMPLES,
+    kept_value,
+    read_samples,
+    size_of,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 _ROW_BYTES = 64  # what a row costs beside its values
@@ -63,7 +68,8 @@ def read_rows(
     if schema is not None:
         if first is None:
             return OpenedSource(schema, 0, iter(()), origin)
-        batches = _known(schema, chain([first], items), choice)
+        lasts = isinstance(given, list | tuple)
+        batches = _known(schema, chain([first], items), choice, lasts=lasts)
         return OpenedSource(schema, None, batches, origin)
     if first is None:
         raise InvalidInputError(
@@ -78,10 +84,14 @@ def read_rows(
     return read_samples(rows, choice=choice, damaged=damaged, unit="row", what=origin.path)
 
 
-def _known(schema: Schema, items: Iterator[Any], choice: ColumnChoice) -> Iterator[InputBatch]:
+def _known(
+    schema: Schema, items: Iterator[Any], choice: ColumnChoice, *, lasts: bool
+) -> Iterator[InputBatch]:
+    """Batches of rows, or of batches; what lasts stays as it is when the next item is drawn."""
     seen: list[Any] = []
-    if _are_rows(schema, items, seen):
-        rows = ((row, _size(row)) for row in chain(seen, items))
+    keep = _as_it_is if lasts else kept_value
+    if _are_rows(schema, items, seen, keep):
+        rows = ((row, _size(row)) for row in map(keep, chain(seen, items)))
         yield from with_image_files(schema, grouped(rows))
         return
     for number, item in enumerate(chain(seen, items)):
@@ -95,7 +105,13 @@ def _known(schema: Schema, items: Iterator[Any], choice: ColumnChoice) -> Iterat
             raise _refused(number, item)
 
 
-def _are_rows(schema: Schema, items: Iterator[Any], seen: list[Any]) -> bool:
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _are_rows(
+    schema: Schema, items: Iterator[Any], seen: list[Any], keep: Callable[[Any], Any]
+) -> bool:
     """Whether items are rows, and not batches: the first that can tell decides; `seen` gets them.
 
     Where all are empty they are rows: as batches they would be nothing.
@@ -109,6 +125,7 @@ def _are_rows(schema: Schema, items: Iterator[Any], seen: list[Any]) -> bool:
             return decided
         if (size_bytes := size_bytes + _size(item)) > BATCH_BYTES:
             break
+        seen[-1] = keep(item)
     return all(_is_nothing(value) for row in seen for value in row.values())
 
 
