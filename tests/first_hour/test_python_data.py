@@ -395,6 +395,36 @@ def test_what_a_generator_fills_again_is_what_it_gave(
     assert len({repr(row) for row in rows_of(draft)}) == 3
 
 
+MANY = 200_000  # rows: more than one batch of each kind
+
+
+def test_an_array_that_a_function_fills_again_is_what_it_gave(tx: Any) -> None:
+    memory = np.zeros(MANY, np.int64)
+
+    def doubled(batch: pa.RecordBatch) -> Any:
+        np.multiply(batch.column("x"), 2, out=memory[: batch.num_rows])
+        return memory[: batch.num_rows]
+
+    def parts() -> Iterator[Any]:
+        for at in range(0, MANY, 1000):
+            memory[:1000] = np.arange(at, at + 1000)
+            yield memory[:1000]
+
+    def derived(batch: pa.RecordBatch) -> Any:
+        return {"y": doubled(batch)}
+
+    draft = tx.create_dataset("d", {"x": np.arange(MANY)})
+    draft.add_column("made", "int64", values=doubled).add_column("given", "int64", values=parts())
+    draft.update("x >= 0", {"x": doubled})
+    tx.derive("e", "d", derived, version="1", batch=10_000, workers=1)
+    rows = np.arange(MANY)
+    found = pa.Table.from_batches(list(draft.stored.to_batches(["x", "made", "given"])))
+    for name, expected in {"x": rows * 2, "made": rows * 2, "given": rows}.items():
+        assert (found[name].to_numpy() == expected).all()
+    y = pa.Table.from_batches(list(tx.dataset("e").stored.to_batches(["y"])))["y"]
+    assert (y.to_numpy() == rows * 4).all()
+
+
 def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:
     whole = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[True, True], [False, False]])
     expected = [{"v": None}, {"v": [3.0, 4.0]}]
