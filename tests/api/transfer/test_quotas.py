@@ -97,23 +97,24 @@ def test_clients_of_elsewhere_have_the_same_quota(
 
 
 def test_uploads_at_the_same_time_do_not_share_room(small: RunningService) -> None:
-    served = small.service.directory.open("team/photos")
-    room = StoredBytes(served).total + 15
+    known = StoredBytes(small.service.directory.open("team/photos"))
+    room = known.total + 15
     fits: list[bool] = []
 
-    def take() -> None:
-        fits.append(known.take(10, room) + 10 <= room)
+    def take(most: int) -> None:
+        fits.append(known.take(10, most) + 10 <= room)
 
-    other = threading.Thread(target=take)
+    other = threading.Thread(target=take, args=(room,))
 
-    def timer() -> float:
-        if other.ident is None:  # the first one looks what there is: now the other comes
+    class Compared(int):
+        """A quota: when somebody compares with it, another one comes."""
+
+        def __ge__(self, taken: int) -> bool:
             other.start()
             other.join(0.2)
-        return 0.0
+            return int(self) >= taken
 
-    known = StoredBytes(served, timer)
-    take()
+    take(Compared(room))
     other.join()
     assert sorted(fits) == [False, True]
 
