@@ -148,7 +148,9 @@ def test_conditions_that_no_expression_says_are_answered_by_sql(repo: tr.Reposit
     assert _rows(repo, "name") == ["A", "n2", "n3", "n4!", "n6!", "n7", "n8!", "c"]
 
 
-@pytest.mark.parametrize("condition", ["length(name)", "1", "select 1", "length(name) - 2", "'true'"])
+@pytest.mark.parametrize(
+    "condition", ["length(name)", "1", "select 1", "length(name) - 2", "'true'"]
+)
 def test_what_is_neither_true_nor_false_is_no_condition(
     repo: tr.Repository, condition: str
 ) -> None:
