@@ -79,6 +79,16 @@ def step_product(
     out: Numbers,
     /,
 ) -> None: ...
+def has_no_low_rank(
+    frame: Numbers,
+    base: Numbers,
+    size: int,
+    columns: int,
+    rows_asked: Numbers,
+    columns_asked: Numbers,
+    noise: float,
+    /,
+) -> bool: ...
 def moved_numbers(frame: Numbers, base: Numbers, size: int, out: Doubles, /) -> None: ...
 def frequent(
     frame: Numbers,

@@ -1,7 +1,7 @@
 /* Low-rank updates of a base: base plus the product of two factors, rounded as the base's type is.
  *
- * step adds a product to a base; moved gives differences as doubles. Both let go of the interpreter
- * lock. The twin in numpy is products.py beside this, with identical results: factors are whole
+ * step adds a product to a base; moved gives differences as doubles; both let go of the interpreter
+ * lock. has_no_low_rank looks at a few rows and columns. The twin in numpy is products.py beside this, with identical results: factors are whole
  * numbers of 24 bits and their rank is at most 64, so every sum of products is exact in a double,
  * in whatever order it is made. The layout is in docs/spec/model.md, section "Low rank".
  *
@@ -13,6 +13,8 @@
 #include "parts.h"
 
 #include "numbers.h"
+
+#include <math.h>
 
 enum { AT_ONCE = 512, MOST_RANK = 64 };
 
@@ -117,6 +119,81 @@ EVERY_MACHINE(void, moved_numbers,
               if (size == 4) moved_body(frame, base, count, 4, out);
               else moved_body(frame, base, count, 2, out););
 
+/* ------------------------------------------------------------------ rank
+ *
+ * Whether singular values need not be found to see that few of them cannot be most of a matrix. Those
+ * above a limit hold at most the sum of all fourth powers over the square of the limit: where that is
+ * little, the others hold much. And where the squares less the limit's are those of a matrix still,
+ * all are above it. What these say has to spare what rounding can change. */
+
+enum { PROBED = 64 };
+
+static const double MOST_ABOVE = 0.8, TWICE = 4, EXACT = 1e-12;
+
+typedef struct {
+    const uint8_t *frame, *base;
+    size_t columns, rows_asked, columns_asked;
+    const int64_t *row_at, *column_at;
+    int size;
+    double noise; /* of each number, in units of what the base's are about */
+} probe;
+
+/* Differences at the places that are asked for, by row and by column; the sum of the base's squares. */
+static double probed(const probe *of, double moved[][PROBED], double turned[][PROBED])
+{
+    double squares = 0;
+    for (size_t i = 0; i < of->rows_asked; i++)
+        for (size_t j = 0; j < of->columns_asked; j++) {
+            size_t at = (size_t)of->row_at[i] * of->columns + (size_t)of->column_at[j];
+            double base = widened(of->base, at, of->size);
+            moved[i][j] = turned[j][i] = widened(of->frame, at, of->size) - base;
+            squares += base * base;
+        }
+    return squares;
+}
+
+/* Whether a symmetric matrix is positive definite; its upper half is changed. */
+INLINE bool is_definite(double of[][PROBED], size_t size)
+{
+    for (size_t k = 0; k < size; k++) {
+        if (!(of[k][k] > 0))
+            return false;
+        for (size_t i = k + 1; i < size; i++) {
+            double factor = of[k][i] / of[k][k];
+            for (size_t j = i; j < size; j++)
+                of[i][j] -= factor * of[k][j];
+        }
+    }
+    return true;
+}
+
+INLINE bool has_no_low_rank_body(const probe *of)
+{
+    double moved[PROBED][PROBED], turned[PROBED][PROBED], products[PROBED][PROBED] = {{0}};
+    size_t rows = of->rows_asked, columns = of->columns_asked;
+    double mean = probed(of, moved, turned) / (double)(rows * columns), energy = 0, fourth = 0;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < columns; k++)
+            for (size_t j = 0; j < rows; j++)
+                products[i][j] += moved[i][k] * turned[k][j];
+    for (size_t i = 0; i < rows; i++) {
+        energy += products[i][i];
+        for (size_t j = 0; j < rows; j++)
+            fourth += products[i][j] * products[i][j];
+    }
+    double side = sqrt((double)rows) + sqrt((double)columns);
+    double limit = of->noise * of->noise * mean * side * side;
+    if (!(fourth < HUGE_VAL) || !(limit < HUGE_VAL))
+        return false;
+    if (fourth < MOST_ABOVE * limit * energy)
+        return true;
+    for (size_t i = 0; i < rows; i++)
+        products[i][i] -= TWICE * limit;
+    return rows <= columns && limit > EXACT * energy && is_definite(products, rows);
+}
+
+EVERY_MACHINE(bool, has_no_low_rank, (const probe *of), return has_no_low_rank_body(of););
+
 /* ------------------------------------------------------------------ Python */
 
 static bool known_float(int size)
@@ -186,7 +263,44 @@ static PyObject *moved_numbers(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+static bool are_below(const Py_buffer *places, Py_ssize_t count)
+{
+    const int64_t *at = places->buf;
+    for (Py_ssize_t i = 0; i < places->len / 8; i++)
+        if (at[i] < 0 || at[i] >= count)
+            return false;
+    return places->len > 0 && places->len <= 8 * PROBED;
+}
+
+/* has_no_low_rank(frame, base, size, columns, rows asked, columns asked, noise): see above. */
+static PyObject *has_no_low_rank(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    Py_ssize_t columns, count;
+    probe of;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iny*y*d", &at[0], &at[1], &of.size, &columns, &at[2],
+                          &at[3], &of.noise))
+        return NULL;
+    if (known_float(of.size) && (count = numbers(&at[0], of.size)) >= 0 &&
+        is_size("base", at[1].len, at[0].len) && items(&at[2], 8, "rows") >= 0 &&
+        items(&at[3], 8, "columns") >= 0) {
+        if (columns < 1 || !are_below(&at[2], count / columns) || !are_below(&at[3], columns)) {
+            PyErr_Format(PyExc_ValueError, "no rows of %zd numbers among %zd, or not those asked for",
+                         columns, count);
+        } else {
+            of.frame = at[0].buf, of.base = at[1].buf, of.columns = (size_t)columns;
+            of.row_at = at[2].buf, of.rows_asked = (size_t)at[2].len / 8;
+            of.column_at = at[3].buf, of.columns_asked = (size_t)at[3].len / 8;
+            found = PyBool_FromLong(best_has_no_low_rank(&of));
+        }
+    }
+    release(at, 4);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
+    {"has_no_low_rank", has_no_low_rank, METH_VARARGS, NULL},
     {"step_product", step_product, METH_VARARGS, NULL},
     {"moved_numbers", moved_numbers, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -197,6 +311,7 @@ int add_products(PyObject *module)
     if (is_wide()) {
         best_step_product = step_product_wide;
         best_moved_numbers = moved_numbers_wide;
+        best_has_no_low_rank = has_no_low_rank_wide;
     }
     return PyModule_AddFunctions(module, METHODS);
 }
