@@ -308,10 +308,8 @@ static PyMethodDef METHODS[] = {
 
 int add_products(PyObject *module)
 {
-    if (is_wide()) {
-        best_step_product = step_product_wide;
-        best_moved_numbers = moved_numbers_wide;
-        best_has_no_low_rank = has_no_low_rank_wide;
-    }
+    CHOOSE(step_product);
+    CHOOSE(moved_numbers);
+    CHOOSE(has_no_low_rank);
     return PyModule_AddFunctions(module, METHODS);
 }

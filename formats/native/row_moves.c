@@ -367,10 +367,8 @@ static PyMethodDef METHODS[] = {
 
 int add_row_moves(PyObject *module)
 {
-    if (is_wide()) {
-        best_alike = alike_wide;
-        best_sampled = sampled_wide;
-        best_step = step_wide;
-    }
+    CHOOSE(alike);
+    CHOOSE(sampled);
+    CHOOSE(step);
     return PyModule_AddFunctions(module, METHODS);
 }
