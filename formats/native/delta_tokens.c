@@ -129,6 +129,7 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
               return used;);
 
 #if defined(__x86_64__)
+#include "delta_bits_newest.h"
 #include "delta_tokens_wide.h"
 #endif
 
@@ -145,8 +146,10 @@ static void choose(void)
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_newest())
+    if (is_newest()) {
+        best_pack_bits = pack_bits_sixteen;
         best_pass = pass_newest;
+    }
 #endif
 }
 
