@@ -140,7 +140,7 @@ static void choose(void)
     CHOOSE(differ);
     CHOOSE(restore);
     CHOOSE(contexts);
-    CHOOSE(step);
+    choose_step();
     if (!is_wide())
         return;
 #if defined(__x86_64__)

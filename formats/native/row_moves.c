@@ -369,6 +369,6 @@ int add_row_moves(PyObject *module)
 {
     CHOOSE(alike);
     CHOOSE(sampled);
-    CHOOSE(step);
+    choose_step();
     return PyModule_AddFunctions(module, METHODS);
 }
