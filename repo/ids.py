@@ -23,6 +23,7 @@ Buffer = bytes | bytearray | memoryview
 Digest = NewType("Digest", str)
 
 DIGEST_BYTES = 32
+CONTENT_CONTEXT = "tensorrepo content v1"
 SHORT_DIGITS = 8
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 _PARALLEL_BYTES = 1 << 20  # below this, starting BLAKE3's threads costs more than they save
@@ -32,7 +33,7 @@ _OBJECT = blake3(derive_key_context="tensorrepo object v1")
 _OBJECT_PARALLEL = blake3(derive_key_context="tensorrepo object v1", max_threads=blake3.AUTO)
 _RECORD = blake3(derive_key_context="tensorrepo record v1")
 _STATE = blake3(derive_key_context="tensorrepo state v1")
-_CONTENT = blake3(derive_key_context="tensorrepo content v1")
+_CONTENT = blake3(derive_key_context=CONTENT_CONTEXT)
 
 
 class _Cores:
