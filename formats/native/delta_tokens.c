@@ -140,7 +140,7 @@ EVERY_MACHINE(void, layer,
               BY_SIZE(size, layer_body(moved, count, size, byte, out)));
 
 #if defined(__x86_64__)
-#include "delta_bits_newest.h"
+#include "delta_bits_wide.h"
 #include "delta_tokens_wide.h"
 #endif
 
