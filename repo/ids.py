@@ -72,7 +72,7 @@ def object_digest(parts: Sequence[Buffer]) -> Digest:
 def _in_steps(parts: Iterable[Buffer]) -> Iterator[Buffer]:
     """The same bytes in pieces that begin at multiples of _STEP_BYTES.
 
-    BLAKE3 hashes as many chunks side by side as lie in one subtree, and a piece that begins anywhere
+    BLAKE3 hashes as many chunks side by side as lie in one subtree, and what begins anywhere
     begins with the smallest ones: of pieces of 80 KB that takes a third of all time.
     """
     held = bytearray()
