@@ -121,14 +121,17 @@ EVERY_MACHINE(void, moved_numbers,
 
 /* ------------------------------------------------------------------ rank
  *
- * Whether singular values need not be found to see that few of them cannot be most of a matrix. Those
- * above a limit hold at most the sum of all fourth powers over the square of the limit: where that is
- * little, the others hold much. And where the squares less the limit's are those of a matrix still,
- * all are above it. What these say has to spare what rounding can change. */
+ * Whether singular values need not be found to see that few of them cannot be most of a matrix. Of
+ * their squares, in units of a limit's, those above 1 hold at most the sum of f(square) of all, where
+ * f is 0 or more, and no less than a square from 1 to the largest: where that is little, the others
+ * hold much. f is a square's square s2; or, where m is no less than the largest, (1 + g) s2 - g s2^2
+ * with g = (1 - 1 / m) / (m^2 - 1), which is the square itself at 1 and at m. And where the squares
+ * less the limit's are those of a matrix still, all are above it. What these say has to spare what
+ * rounding can change. */
 
 enum { PROBED = 64 };
 
-static const double MOST_ABOVE = 0.8, TWICE = 4, EXACT = 1e-12;
+static const double MOST_ABOVE = 0.84, TWICE = 4, EXACT = 1e-12, FAR_ABOVE = 100;
 
 typedef struct {
     const uint8_t *frame, *base;
@@ -152,6 +155,39 @@ static double probed(const probe *of, double moved[][PROBED], double turned[][PR
     return squares;
 }
 
+/* Adds (rows, inner) times (inner, rows) to `out`. */
+INLINE void multiply(double one[][PROBED], double other[][PROBED], size_t rows, size_t inner,
+                     double out[][PROBED])
+{
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < inner; k++)
+            for (size_t j = 0; j < rows; j++)
+                out[i][j] += one[i][k] * other[k][j];
+}
+
+INLINE double sum_of_squares(double of[][PROBED], size_t size)
+{
+    double sum = 0;
+    for (size_t i = 0; i < size; i++)
+        for (size_t j = 0; j < size; j++)
+            sum += of[i][j] * of[i][j];
+    return sum;
+}
+
+/* The most that eigenvalues above a limit add up to, by their second and fourth powers. */
+INLINE double above_hold(double products[][PROBED], size_t size, double limit)
+{
+    double squared[PROBED][PROBED] = {{0}};
+    multiply(products, products, size, size, squared);
+    double second = sum_of_squares(products, size) / (limit * limit);
+    double fourth = sum_of_squares(squared, size) / (limit * limit * limit * limit);
+    double most = sqrt(sqrt(fourth));
+    if (!(most < FAR_ABOVE)) /* where nothing is gained, and digits are lost */
+        return limit * second;
+    double less = most > 1 ? (1 - 1 / most) / (most * most - 1) : 0;
+    return limit * ((1 + less) * second - less * fourth);
+}
+
 /* Whether a symmetric matrix is positive definite; its upper half is changed. */
 INLINE bool is_definite(double of[][PROBED], size_t size)
 {
@@ -171,21 +207,16 @@ INLINE bool has_no_low_rank_body(const probe *of)
 {
     double moved[PROBED][PROBED], turned[PROBED][PROBED], products[PROBED][PROBED] = {{0}};
     size_t rows = of->rows_asked, columns = of->columns_asked;
-    double mean = probed(of, moved, turned) / (double)(rows * columns), energy = 0, fourth = 0;
+    double mean = probed(of, moved, turned) / (double)(rows * columns), energy = 0;
+    multiply(moved, turned, rows, columns, products);
     for (size_t i = 0; i < rows; i++)
-        for (size_t k = 0; k < columns; k++)
-            for (size_t j = 0; j < rows; j++)
-                products[i][j] += moved[i][k] * turned[k][j];
-    for (size_t i = 0; i < rows; i++) {
         energy += products[i][i];
-        for (size_t j = 0; j < rows; j++)
-            fourth += products[i][j] * products[i][j];
-    }
+    double fourth = sum_of_squares(products, rows);
     double side = sqrt((double)rows) + sqrt((double)columns);
     double limit = of->noise * of->noise * mean * side * side;
     if (!(fourth < HUGE_VAL) || !(limit < HUGE_VAL))
         return false;
-    if (fourth < MOST_ABOVE * limit * energy)
+    if (fourth < MOST_ABOVE * limit * energy || above_hold(products, rows, limit) < MOST_ABOVE * energy)
         return true;
     for (size_t i = 0; i < rows; i++)
         products[i][i] -= TWICE * limit;

@@ -56,8 +56,9 @@ _AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is comput
 _IN_C: Final = ("F32", "BF16")
 Places: TypeAlias = tuple[NDArray[np.intp], ...]
 # What spares rounding when a rank is judged; those of products.c.
-_MOST_ABOVE: Final = 0.8
+_MOST_ABOVE: Final = 0.84
 _TWICE: Final = 4.0
+_FAR_ABOVE: Final = 100.0
 _EXACT: Final = 1e-12
 
 
@@ -131,6 +132,8 @@ class Products:
             return False
         if fourth < _MOST_ABOVE * limit * energy:
             return True
+        if limit and _above_hold(products / limit) * limit < _MOST_ABOVE * energy:
+            return True
         if old.shape[0] > old.shape[1] or limit <= _EXACT * energy:
             return False
         try:
@@ -138,6 +141,15 @@ class Products:
         except np.linalg.LinAlgError:
             return False
         return True
+
+
+def _above_hold(products: NDArray[np.float64]) -> float:
+    """The most that eigenvalues above 1 add up to, by their second and fourth powers: products.c."""
+    squared = np.einsum("ik,jk->ij", products, products)
+    second, fourth = float((products**2).sum()), float((squared**2).sum())
+    most = fourth**0.25
+    less = (1 - 1 / most) / (most**2 - 1) if 1 < most < _FAR_ABOVE else 0.0
+    return (1 + less) * second - less * fourth if less else second
 
 
 class NativeProducts(Products):
