@@ -144,7 +144,7 @@ class Products:
 
 
 def _above_hold(products: NDArray[np.float64]) -> float:
-    """The most that eigenvalues above 1 add up to, by their second and fourth powers: products.c."""
+    """The most that eigenvalues above 1 add up to, by their powers: see products.c."""
     squared = np.einsum("ik,jk->ij", products, products)
     second, fourth = float((products**2).sum()), float((squared**2).sum())
     most = fourth**0.25
