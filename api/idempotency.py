@@ -149,6 +149,7 @@ class Idempotency:
             note(request, None)
             await _again(request, known, hashed)(request.scope, receive, send)
             return
+
         async def end() -> None:
             if watched.status in _FORGOTTEN:
                 await run_in_threadpool(answers.forget, user, key)
