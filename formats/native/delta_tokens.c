@@ -62,14 +62,16 @@ INLINE void count_cells(const uint16_t *cells, size_t count, uint32_t *counts)
         counts[cells[i]]++;
 }
 
-/* Tokens, and AT_ONCE tables of how often each stands in each context, which together say it. */
+/* Tokens, contexts, and AT_ONCE tables of how often each stands in each context, which together say
+ * it. */
 INLINE seen scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                      uint8_t *tokens, uint32_t *counts)
+                      uint8_t *tokens, uint8_t *all_contexts, uint32_t *counts)
 {
-    uint8_t contexts[BLOCK], lowest = CONTEXTS - 1, highest = 0;
+    uint8_t lowest = CONTEXTS - 1, highest = 0;
     uint16_t cells[BLOCK];
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        uint8_t *contexts = all_contexts + at;
         tokens_block(frame + start, base + start, part, kind, tokens + at);
         contexts_block(base + start, part, kind, contexts);
         for (size_t i = 0; i < part; i++) {
@@ -85,9 +87,10 @@ INLINE seen scan_body(const uint8_t *frame, const uint8_t *base, size_t count, k
 
 EVERY_MACHINE(seen, scan,
               (const uint8_t *frame, const uint8_t *base, size_t count, kind kind, uint8_t *tokens,
-               uint32_t *counts),
+               uint8_t *contexts, uint32_t *counts),
               seen found;
-              BY_SIZE(kind.size, found = scan_body(frame, base, count, kind, tokens, counts))
+              BY_SIZE(kind.size,
+                      found = scan_body(frame, base, count, kind, tokens, contexts, counts))
               return found;);
 
 /* Distances themselves, and numbers from them: for whoever stores distances in another way. */
@@ -151,6 +154,7 @@ static void choose(void)
     CHOOSE(differ);
     CHOOSE(restore);
     CHOOSE(contexts);
+    CHOOSE(regroup);
     CHOOSE(layer);
     choose_step();
     if (!is_wide())
@@ -161,6 +165,7 @@ static void choose(void)
     if (is_newest()) {
         best_pack_bits = pack_bits_sixteen;
         best_pass = pass_newest;
+        best_regroup = regroup_by_shuffles;
     }
 #endif
 }
@@ -225,15 +230,10 @@ static bool begin_encoding(encoding *it)
  * than to add up what is zero, but for few numbers. */
 static void mark_used(encoding *it, seen seen, uint8_t *used)
 {
-    uint8_t map[CONTEXTS];
     if (it->count >= MANY) {
         memset(used + seen.lowest, 1, (size_t)(seen.highest - seen.lowest) + 1);
         return;
     }
-    for (unsigned i = 0; i < CONTEXTS; i++)
-        map[i] = (uint8_t)i;
-    grouping by = grouping_of(map);
-    best_contexts(it->base, it->count, it->kind, &by, it->contexts);
     for (size_t i = 0; i < it->count; i++)
         used[it->contexts[i]] = 1;
 }
@@ -245,7 +245,8 @@ static bool plan(encoding *it)
     uint32_t *counts = token_counts();
     if (!counts)
         return false;
-    seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts);
+    seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, it->contexts,
+                          counts);
     mark_used(it, seen, used);
     for (size_t context = seen.lowest; context <= seen.highest; context++)
         if (used[context])
@@ -326,7 +327,7 @@ static size_t write_plane(encoding *it)
     size_t head = HEAD + write_tables(it->tables, tables + HEAD);
     if (!one_each(it->tables)) {
         grouping by = grouping_of(it->tables->groups);
-        best_contexts(it->base, it->count, it->kind, &by, it->contexts);
+        best_regroup(it->contexts, it->count, &by);
         /* A symbol takes 12 bits at most: there is room. */
         begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables,
                                lanes_for(it->count, it->tables->bits), end - it->coded_room,
@@ -439,10 +440,11 @@ static PyObject *scanned(Py_buffer *at, kind kind)
     if ((uintptr_t)at[3].buf % 4)
         return PyErr_Format(PyExc_ValueError, "counts are not aligned");
     uint32_t *counts = at[3].buf, *own = token_counts();
-    if (!own)
+    uint8_t *contexts = scratch((size_t)count + 1);
+    if (!own || !contexts)
         return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, own);
+    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, contexts, own);
     for (size_t context = seen.lowest; context <= seen.highest; context++) {
         uint32_t *found = own + context * SYMBOLS;
         add_up(own, context);

@@ -269,20 +269,42 @@ NEWEST INLINE void restore_sixteen(__m512i zigzag, const uint8_t *base, kind kin
     store_sixteen(number, out, kind.size);
 }
 
-/* Contexts of a block: all 256 groups are in four vectors. */
+/* All 256 groups, in four vectors. */
+typedef struct {
+    __m512i quarters[4];
+} group_table;
+
+NEWEST INLINE group_table group_table_of(const uint8_t *map)
+{
+    const __m512i *at = (const __m512i *)map;
+    return (group_table){{_mm512_loadu_si512(at), _mm512_loadu_si512(at + 1),
+                          _mm512_loadu_si512(at + 2), _mm512_loadu_si512(at + 3)}};
+}
+
+NEWEST INLINE __m512i groups_of(__m512i contexts, const group_table *of)
+{
+    __m512i below = _mm512_permutex2var_epi8(of->quarters[0], contexts, of->quarters[1]);
+    __m512i above = _mm512_permutex2var_epi8(of->quarters[2], contexts, of->quarters[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(contexts), below, above);
+}
+
+/* Contexts of a block, and up to 63 bytes behind them. */
 NEWEST INLINE void group_block(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
                                uint8_t *out)
 {
-    const __m512i *quarters = (const __m512i *)map;
-    __m512i one = _mm512_loadu_si512(quarters), two = _mm512_loadu_si512(quarters + 1);
-    __m512i three = _mm512_loadu_si512(quarters + 2), four = _mm512_loadu_si512(quarters + 3);
+    const group_table table = group_table_of(map);
     contexts_block(base, count, kind, out);
-    for (size_t at = 0; at < count; at += 64) {
-        __m512i context = _mm512_loadu_si512(out + at);
-        __m512i below = _mm512_permutex2var_epi8(one, context, two);
-        __m512i above = _mm512_permutex2var_epi8(three, context, four);
-        __mmask64 upper = _mm512_movepi8_mask(context);
-        _mm512_storeu_si512(out + at, _mm512_mask_blend_epi8(upper, below, above));
+    for (size_t at = 0; at < count; at += 64)
+        _mm512_storeu_si512(out + at, groups_of(_mm512_loadu_si512(out + at), &table));
+}
+
+NEWEST static void regroup_by_shuffles(uint8_t *contexts, size_t count, const grouping *by)
+{
+    const group_table table = group_table_of(by->map);
+    for (size_t at = 0; at < count && !by->same; at += 64) {
+        __mmask64 some = count - at < 64 ? ((__mmask64)1 << (count - at)) - 1 : ~(__mmask64)0;
+        __m512i context = _mm512_maskz_loadu_epi8(some, contexts + at);
+        _mm512_mask_storeu_epi8(contexts + at, some, groups_of(context, &table));
     }
 }
 
