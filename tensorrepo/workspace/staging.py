@@ -268,13 +268,10 @@ def kept_digests(session: WorkspaceSession, entries: Iterable[Entry | None]) -> 
     if len(digests) <= MOST_NAMED:
         return digests
     core = session.repository
-    writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
     named = {f"{one.digest}.{one.storage or 0}": one for one in entries if one is not None}
-    try:
+    with ObjectWriter(core.objects, core.log.refresh().state.graves) as writer:
         root = update(writer, EMPTY_TREE, named)
         writer.flush()
-    finally:
-        writer.abort()
     return set(root_links(root))
 
 
