@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in a file in memory
 DONE, SCHEMA, BATCH, FAILED, PLACED_BATCH = range(5)  # see `BatchSender`
+NO_PROCESS = 0  # said by the server, where a child says its number
 BATCHES_AHEAD = 2  # that are sent before the first of them is acknowledged
 _BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
@@ -667,12 +668,17 @@ def serve(control: int) -> None:
         if not reader:
             return
         _load(_PRELOADED.get(READERS[reader[0]]))
-        if not os.fork():
-            server.close()
-            _die_with(process)
-            _answer(socket.socket(fileno=passed[0]))
-        for each in passed:
-            os.close(each)
+        with socket.socket(fileno=passed[0]) as connection:
+            try:
+                child = os.fork()
+            except OSError:  # the machine has no more of them now
+                with suppress(OSError):
+                    connection.send(NO_PROCESS.to_bytes(8, "little"))
+                continue
+            if not child:
+                server.close()
+                _die_with(process)
+                _answer(connection)
 
 
 def _die_with(server: int) -> None:
