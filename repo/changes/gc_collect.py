@@ -70,7 +70,6 @@ LEAST_MERGED: Final = 4
 MOST_ROWS: Final = 1 << 19  # of a merged table, which has 6 MB
 MOST_RELEASED: Final = 800  # dropped values that one record lets go of; it has 64 KiB
 CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops is not retained
-SHOWN_REFS: Final = 10
 
 Progress = Callable[[str, int, int], None]
 T = TypeVar("T")

@@ -124,7 +124,7 @@ def test_many_streams_hold_no_thread(photos: RunningService) -> None:
 
 
 def _revoke(photos: RunningService, token: str) -> None:
-    photos.service.accounts.revoke(token)
+    photos.service.accounts.revoke_id(None, photos.service.accounts.caller(token).token_id)
 
 
 def _take_back(photos: RunningService, token: str) -> None:

@@ -201,7 +201,7 @@ def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
     with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/watched/events") as stream:
         lines = stream.iter_lines()
         next(lines)
-        runs.service.accounts.revoke(token)
+        runs.service.accounts.revoke_id(None, runs.service.accounts.caller(token).token_id)
         _logged(client, "watched", _points("loss", [1.0]))
         (event,) = _events(lines, 1)
     assert event["event"] == "end"
