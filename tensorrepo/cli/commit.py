@@ -15,7 +15,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref, signing_repository
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
