@@ -186,7 +186,7 @@ def segment_length(gen: int, lengths: Sequence[int]) -> int:
 def short_ends(head: int, lengths: Sequence[int]) -> list[int]:
     """Last records of the fewest segments of what comes after the last one of full length."""
     longest, *shorter = sorted(lengths, reverse=True)
-    at, ends = head - head % longest, []
+    at, ends = head - head % longest, list[int]()
     for length in shorter:
         ends += range(at + length, head + 1, length)
         at = head - head % length

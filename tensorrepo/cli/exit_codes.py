@@ -22,12 +22,7 @@ import typer
 from tensorrepo.cli import output
 from tensorrepo.cli.pager import paged
 from tensorrepo.cli.parsing import NO_PAGER
-from tensorrepo.repo.errors import (
-    Error,
-    NotFoundError,
-    PermissionDenied,
-    StorageError,
-)
+from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
 
 DONE = 0
 NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it
