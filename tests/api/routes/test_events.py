@@ -22,6 +22,7 @@ EVENTS = "/api/v1/repositories/team/photos/-/events"
 def photos(service: RunningService) -> RunningService:
     with service.client() as client:
         client.post("/api/v1/repositories", json={"name": "team/photos"}).raise_for_status()
+    _commit(service, "main", "first")  # branches are made of it
     return service
 
 
