@@ -311,11 +311,15 @@ def _refers(column: pa.Array) -> bool:
 
 
 def open_lmdb(path: str, **options: Any) -> TableFile:
-    return _script("child_lmdb")["open_lmdb"](path, **options)
+    """The entries of one database of an LMDB file; see `child_lmdb`."""
+    opened: TableFile = _script("child_lmdb")["open_lmdb"](path, **options)
+    return opened
 
 
 def open_hdf5(path: str, **options: Any) -> TableFile:
-    return _script("child_hdf5")["open_hdf5"](path, **options)
+    """The datasets of an HDF5 file; see `child_hdf5`."""
+    opened: TableFile = _script("child_hdf5")["open_hdf5"](path, **options)
+    return opened
 
 
 def open_search_index(path: str, **options: Any) -> TableFile:
