@@ -45,7 +45,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
-from tensorrepo.formats.dataset.versions.fragment_content import NamedFragment, named_fragments
+from tensorrepo.formats.dataset.versions.fragment_content import FragmentNames, NamedFragment
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.fragment_write import (
     FragmentWriter,
@@ -141,6 +141,7 @@ def erase(
     tainted: AbstractSet[PagePlace],
     *,
     made: FragmentTwins | None = None,
+    names: FragmentNames | None = None,
     budget_bytes: int = BUDGET_BYTES,
     codec: CodecChoice = "auto",
 ) -> ObjectLink | None:
@@ -155,6 +156,7 @@ def erase(
         erasure: what is erased.
         tainted: places of pages, in chunks of any version, that hold some of it.
         made: fragments that were written for other versions.
+        names: names of fragments that are known already.
         budget_bytes: bound of the memory used, beside one batch.
         codec: codec tried on pages that are written anew.
 
@@ -184,8 +186,9 @@ def erase(
         made = made or FragmentTwins()
         writer = FragmentWriter(schema, options, tree, groups or made.groups(schema))
         eraser = _Eraser(
-            dataset, schema, rows, tainted, chunks, leaves, writer, rng, made, put, not groups
-        )
+            dataset, schema, rows, tainted, chunks, leaves, writer, rng, made,
+            names or FragmentNames(), put, not groups,
+        )  # fmt: skip
         twin = eraser.run().finish(*texts)
     eraser.remember(open_dataset(objects, twin.digest))
     return twin
@@ -268,6 +271,7 @@ class _Eraser:
     writer: FragmentWriter
     rng: random.Random
     made: FragmentTwins
+    names: FragmentNames
     put: list[_PutFragment]  # fragments of the twin, as they come
     regroups: bool  # whether its column groups are others than those of the version
     written: dict[bytes, list[_PutFragment]] = field(default_factory=dict)  # for a fragment each
@@ -285,7 +289,7 @@ class _Eraser:
                 first += entry.rows
                 continue
             fragments = leaf_fragments(dataset, entry)
-            named = named_fragments(dataset, number, first)
+            named = self.names.of(dataset, number, first)
             for fragment, place in zip(fragments, named, strict=True):
                 self._put(kept, fragment, place)
             first += entry.rows
