@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Final
 
@@ -56,8 +56,8 @@ class ForkServer:
         # Isolated, it looks for modules where Python is installed, and not where its environment,
         # the folder it stands in or a script says. What this process found elsewhere comes last.
         folders = json.dumps([each for each in sys.path if os.path.isabs(each)])
-        self._requests, far = socket.socketpair()
-        with far:
+        with ExitStack() as begun:  # what fails in the middle leaves no socket open
+            self._requests, far = map(begun.enter_context, socket.socketpair())
             command = [sys.executable, "-I", *program.options, "-c", program.code]
             command += [folders, *program.arguments, str(far.fileno())]
             self.process = subprocess.Popen(  # noqa: S603 - nothing of it is a file's or a query's
@@ -70,6 +70,8 @@ class ForkServer:
                 env=program.environment,
                 cwd="/",
             )
+            begun.pop_all()
+            far.close()
         self._owner = os.getpid()
         atexit.register(self.close)
 
