@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.dtypes import is_float, is_small_float
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import (
@@ -342,6 +343,8 @@ class _Translation:
         values = [self._scalar(each, column).as_py() for each in literals]
         kind = arrow_type(column.type)
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        if is_small_float(storage_of(column.type).element):
+            kind = pa.float32()  # as `comparable` has them
         try:
             wanted = pa.array(values, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
@@ -531,7 +534,7 @@ class _Translation:
             kind = self._column(node).type
         except (_BeyondTreeError, InvalidInputError):
             return
-        if operand_kind(kind) == _NUMBERS and storage_of(kind).element.kind not in "iu":
+        if operand_kind(kind) == _NUMBERS and is_float(storage_of(kind).element):
             yield self._offset(node)
 
     def _numbered(self, tree: Any) -> Iterator[tuple[int, str]]:

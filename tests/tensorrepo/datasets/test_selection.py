@@ -76,6 +76,31 @@ def test_what_a_comparison_says_of_nan_is_the_same_beside_any_other_sql(
     assert floats.find(f"({condition}) and {beside}").tolist() == alone
 
 
+SMALLEST = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.fixture(scope="module")
+def smallest() -> tr.Dataset:
+    repo = tr.init("memory://smallest-floats", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset(
+            "d", columns={**{kind: kind for kind in SMALLEST}, "t": tr.Text()}
+        )
+        draft.append({**{kind: [0, 2, float("nan")] for kind in SMALLEST}, "t": list("abc")})
+    return repo.dataset("d")
+
+
+@pytest.mark.parametrize("kind", SMALLEST)
+@pytest.mark.parametrize("beside", ["", " and length(t) > 0"])
+@pytest.mark.parametrize(
+    ("condition", "rows"), [("{} > 1", [1]), ("{} in (2, 3)", [1]), ("{} <> 2", [0, 2])]
+)
+def test_the_smallest_floats_are_compared_and_looked_up(
+    smallest: tr.Dataset, kind: str, beside: str, condition: str, rows: list[int]
+) -> None:
+    assert smallest.find(condition.format(kind) + beside).tolist() == rows
+
+
 def test_changes_by_expressions_ask_conditions_as_others_do() -> None:
     repo = tr.init("memory://floats-changed", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
