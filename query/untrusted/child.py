@@ -227,6 +227,10 @@ def serve(control: int) -> None:
             request, files, _, _ = socket.recv_fds(requests, 1, PASSED_FILES)
             if not request:
                 os._exit(0)
+            if len(files) < PASSED_FILES:  # this process may open no more: its leash ends as well
+                for file in files:
+                    os.close(file)
+                continue
             leash = socket.socket(fileno=files[-1])
             try:
                 leashes[leash.fileno()] = _forked(files), leash

@@ -218,11 +218,17 @@ class _Process:
     _status: int | None = None
 
     def wait(self) -> int:
-        """Its exit status; the server's, where that is gone."""
+        """Its exit status; the server's, where that is gone; else there was no child."""
         if self._status is None:
             sent = self._leash.recv(STATUS.size)
-            self._status = STATUS.unpack(sent)[0] if sent else self._server.wait(_GONE_SECONDS)
+            self._status = STATUS.unpack(sent)[0] if sent else self._end_of_server()
         return self._status
+
+    def _end_of_server(self) -> int:
+        try:
+            return self._server.wait(_GONE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return NO_PROCESS
 
     def kill(self) -> None:
         """End it, and what it began: the server does, who alone knows whether it lives."""

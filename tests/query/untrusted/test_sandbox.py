@@ -207,6 +207,32 @@ def test_a_server_that_cannot_fork_says_so_and_forks_later(
     sandbox._SERVERS.server().close()
 
 
+def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_GONE_SECONDS", 0.2)
+    few = """
+import os, resource
+free = [os.dup(0) for _ in range(8)]
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, most))
+for each in free:
+    os.close(each)
+serve("""
+    _served_by(monkeypatch, sandbox._SERVERS.program.code.replace("serve(", few))
+    server = sandbox._SERVERS.server()
+    held = [sandbox.new_process() for _ in range(8)]
+    with pytest.raises(tr.StorageError, match="no room for the process of an untrusted query"):
+        _ask(repo, "SELECT 1")
+    for each in held:
+        each.kill()
+        each.wait()
+        each.close()
+    assert sandbox._SERVERS.server() is server
+    assert len(_ask(repo, "SELECT 1")) == 1
+    server.close()
+
+
 def test_a_process_finds_what_this_one_found_in_its_environment(
     repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
