@@ -323,6 +323,9 @@ class _Eraser:
         if low < high or shares or self.regroups:
             self._rewrite(kept, fragment, place)
             return
+        if len(self.schema.columns) == len(self.dataset.schema.columns):
+            self.writer.tree.add_known(fragment, counted=False)
+            return
         live = {column.id for column in self.schema.columns}
         groups = {
             group: part
