@@ -130,6 +130,8 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
 
 #if defined(__x86_64__)
 #include "delta_tokens_wide.h"
+
+#include "delta_rows_wide.h"
 #endif
 
 static void choose(void)
@@ -145,8 +147,14 @@ static void choose(void)
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_newest())
+    if (is_widest())
+        best_skip = skip_widest;
+    if (is_newest()) {
         best_pass = pass_newest;
+        best_apply = apply_newest;
+        best_contexts = contexts_newest;
+        best_step = step_newest;
+    }
 #endif
 }
 

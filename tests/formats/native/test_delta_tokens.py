@@ -186,16 +186,22 @@ def test_chosen_rows_are_decoded_where_they_lie(
     assert np.array_equal(out, np.where(chosen, frame, of.dtype.type(3)))
 
 
-@needs_native
-@pytest.mark.parametrize(("size", "below"), [(4, 15), (8, 44)])
-def test_chosen_rows_are_decoded_from_where_their_table_moves_them(size: int, below: int) -> None:
+FORETOLD = pytest.mark.parametrize(
+    ("size", "below", "share"),
+    [(4, 15, 1), (4, 15, 0.02), (4, 15, 0.0005), (8, 44, 1), (8, 44, 0.01)],
+)
+
+
+def check_foretold(size: int, below: int, share: float) -> None:
+    """Rows that moved as a table says, but for a share of their numbers, come back."""
     assert NATIVE is not None
     of = Numbers(size, signed_magnitude=True, exponent_bits=8 if size == 4 else 11)
-    frame, base = pair(of, 20_001, size)
+    frame, base = pair(of, 30_001, size)
     table = np.random.default_rng(size).integers(0, row_moves.FARTHEST, 256).astype("<u2")
     rows = rows_of(frame.size, 384, 100, size)
     chosen = numbers_in(rows, frame.size)
     moved = row_moves.NUMPY.step(base, of, below, table)
+    frame = np.where(np.random.default_rng(7).random(frame.size) < share, frame, moved)
     made = NATIVE.encode(frame[chosen], moved[chosen], of, EncodeWay.ALWAYS)
     assert made is not None
     assert made[2] is not None
@@ -204,6 +210,14 @@ def test_chosen_rows_are_decoded_from_where_their_table_moves_them(size: int, be
     some = rows._replace(below=below, table=table)
     assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, some)
     assert np.array_equal(out, frame)
+
+
+@needs_native
+@FORETOLD
+def test_chosen_rows_are_decoded_from_where_their_table_moves_them(
+    size: int, below: int, share: float
+) -> None:
+    check_foretold(size, below, share)
 
 
 @needs_native

@@ -1,0 +1,103 @@
+/* Rows that a base foretold, many numbers at once, on x86-64.
+ *
+ * For delta_tokens.c alone. They read and write what delta_tokens.h does, bit for bit.
+ */
+#ifndef TENSORREPO_DELTA_ROWS_WIDE_H
+#define TENSORREPO_DELTA_ROWS_WIDE_H
+
+#include "delta_tokens_wide.h"
+
+/* ------------------------------------------------------------------ tokens that are 0
+ *
+ * Token 0 is the first in its table: a slot below its frequency is one of its own, and no table is
+ * looked up. */
+
+/* How frequent token 0 is for each of sixteen coders. */
+WIDEST INLINE __m512i zeros_of(const uint8_t *contexts, __m512i zeros)
+{
+    __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
+    return _mm512_permutexvar_epi32(of, zeros);
+}
+
+WIDEST static size_t skip_widest(frame *it, const uint8_t *contexts, size_t count)
+{
+    enum { HALF = LANES / 2 };
+    const __m512i slots = _mm512_set1_epi32(TABLE - 1), lowest = _mm512_set1_epi32(LOWEST);
+    const __m512i zeros = _mm512_loadu_si512(it->zeros);
+    __m512i one = _mm512_loadu_si512(it->tokens.states);
+    __m512i other = _mm512_loadu_si512(it->tokens.states + HALF);
+    size_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        __m512i of_one = zeros_of(contexts + at, zeros);
+        __m512i of_other = zeros_of(contexts + at + HALF, zeros);
+        __m512i slot = _mm512_and_si512(one, slots), other_slot = _mm512_and_si512(other, slots);
+        __m512i next = _mm512_mullo_epi32(of_one, _mm512_srli_epi32(one, TABLE_BITS));
+        __m512i other_next = _mm512_mullo_epi32(of_other, _mm512_srli_epi32(other, TABLE_BITS));
+        next = _mm512_add_epi32(next, slot);
+        other_next = _mm512_add_epi32(other_next, other_slot);
+        __mmask16 fine = _mm512_cmplt_epu32_mask(slot, of_one);
+        fine = _mm512_mask_cmplt_epu32_mask(fine, other_slot, of_other);
+        fine = _mm512_mask_cmpge_epu32_mask(fine, next, lowest);
+        fine = _mm512_mask_cmpge_epu32_mask(fine, other_next, lowest);
+        if (fine != 0xFFFF)
+            break;
+        one = next;
+        other = other_next;
+    }
+    _mm512_storeu_si512(it->tokens.states, one);
+    _mm512_storeu_si512(it->tokens.states + HALF, other);
+    return at;
+}
+
+/* ------------------------------------------------------------------ tokens, bits, contexts */
+
+/* Of numbers of 4 bytes; most tokens of shorter ones leave no bits, and apply_wide looks whether any do. */
+NEWEST static bool apply_newest(const uint8_t *tokens, bit_reading *from, const uint8_t *base,
+                                size_t count, kind kind, uint8_t *out)
+{
+    if (kind.size != 4)
+        return apply_wide(tokens, from, base, count, kind, out);
+    enum { HALF = LANES / 2, STEP = 4 * HALF };
+    kind.size = 4;
+    const constants is = all_kept();
+    bit_reading local = *from;
+    __m512i highest = _mm512_setzero_si512();
+    size_t at = 0;
+    for (; at + LANES <= count; at += LANES, base += 2 * STEP, out += 2 * STEP) {
+        if (!bits_ready(&local))
+            return false;
+        halves some = {_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(tokens + at))),
+                       _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(tokens + at + HALF)))};
+        halves zigzag = zigzag_round(some, &local, &highest, &is);
+        restore_sixteen(zigzag.one, base, kind, out, &is);
+        restore_sixteen(zigzag.other, base + STEP, kind, out + STEP, &is);
+    }
+    *from = local;
+    return apply_wide(tokens + at, from, base, count - at, kind, out);
+}
+
+NEWEST INLINE void contexts_newest_body(const uint8_t *base, size_t count, kind kind,
+                                        const grouping *by, uint8_t *out)
+{
+    _Alignas(64) uint8_t last[BLOCK];
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t part = count - at < BLOCK ? count - at : BLOCK;
+        const uint8_t *from = base + at * (size_t)kind.size;
+        if (by->same) {
+            contexts_block(from, part, kind, out + at);
+        } else if (part == BLOCK) {
+            group_block(from, part, kind, by->map, out + at);
+        } else {
+            group_block(from, part, kind, by->map, last);
+            memcpy(out + at, last, part);
+        }
+    }
+}
+
+NEWEST static void contexts_newest(const uint8_t *base, size_t count, kind kind, const grouping *by,
+                                   uint8_t *out)
+{
+    BY_SIZE(kind.size, contexts_newest_body(base, count, kind, by, out))
+}
+
+#endif
