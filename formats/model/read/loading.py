@@ -44,9 +44,11 @@ from tensorrepo.formats.model.read.frames import (
     read_together,
 )
 from tensorrepo.formats.model.read.selection import ElementIndex, select
+from tensorrepo.formats.native.result_memory import new_result
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
+_BYTE: Final = np.dtype(np.uint8)
 _FLOATS: Final = ("float", "bfloat", "complex")
 _EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
 RankShard = tuple[int, int, int]
@@ -413,9 +415,9 @@ def _target(
         data = tensor.mapped()
     if data is None:
         array = (
-            np.empty(element.units_shape(shape), element.units)
+            new_result(element.units_shape(shape), element.units)
             if options.plain
-            else np.empty(element.bytes_of(shape), np.uint8)
+            else new_result((element.bytes_of(shape),), _BYTE)
         )
     else:
         array = array_of(data, element, shape) if options.plain else np.frombuffer(data, np.uint8)

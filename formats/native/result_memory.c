@@ -1,0 +1,160 @@
+/* Memory of results that is used again: new pages cost more than what is written to them.
+ *
+ * A room belongs to whoever looks at it: arrays and tensors made of it keep it, each one its own. Once
+ * nobody does, it waits for the next result of its size. The system may take the pages of what waits
+ * (MADV_FREE), and of too much the oldest is given back. Rooms are mapped alone, so that none keeps
+ * another's memory, and large ones lie where huge pages do.
+ *
+ * The interpreter lock guards what waits. Only what Python 3.11's limited API has is used.
+ */
+#define _GNU_SOURCE /* madvise, MAP_ANONYMOUS */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "parts.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#ifndef MAP_ANONYMOUS
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+
+enum {
+    PAGE = 1 << 14, /* of all machines that this is compiled for, the largest */
+    HUGE_PAGE = 2 << 20,
+    MOST_IDLE = 512,
+    MOST_IDLE_BYTES = 128 << 20,
+};
+
+typedef struct {
+    uint8_t *bytes;
+    size_t size; /* whole pages */
+} mapping;
+
+/* The oldest first. */
+static mapping idle[MOST_IDLE];
+static size_t idle_count, idle_bytes;
+
+static mapping idle_without(size_t at)
+{
+    mapping found = idle[at];
+    idle_count--;
+    idle_bytes -= found.size;
+    memmove(idle + at, idle + at + 1, (idle_count - at) * sizeof *idle);
+    return found;
+}
+
+/* NULL where there is no memory. */
+static uint8_t *mapped(size_t size)
+{
+    size_t more = size < HUGE_PAGE ? 0 : HUGE_PAGE;
+    uint8_t *found = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED)
+        return NULL;
+    if (!more)
+        return found;
+    size_t before = (HUGE_PAGE - (uintptr_t)found % HUGE_PAGE) % HUGE_PAGE;
+    if (before)
+        munmap(found, before);
+    munmap(found + before + size, more - before);
+    found += before;
+#ifdef MADV_HUGEPAGE
+    madvise(found, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#endif
+    return found;
+}
+
+static mapping take(size_t size)
+{
+    for (size_t at = idle_count; at--;)
+        if (idle[at].size == size)
+            return idle_without(at);
+    return (mapping){mapped(size), size};
+}
+
+static void give(mapping it)
+{
+    bool fits = it.size <= MOST_IDLE_BYTES;
+    while (fits && (idle_count == MOST_IDLE || idle_bytes + it.size > MOST_IDLE_BYTES)) {
+        mapping oldest = idle_without(0);
+        munmap(oldest.bytes, oldest.size);
+    }
+    if (!fits) {
+        munmap(it.bytes, it.size);
+        return;
+    }
+#ifdef MADV_FREE
+    madvise(it.bytes, it.size, MADV_FREE);
+#endif
+    idle[idle_count++] = it;
+    idle_bytes += it.size;
+}
+
+/* ------------------------------------------------------------------ Python */
+
+typedef struct {
+    PyObject_HEAD
+    mapping memory;
+    size_t size;
+} room;
+
+static void room_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    if (((room *)self)->memory.bytes)
+        give(((room *)self)->memory);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int room_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    room *it = (room *)self;
+    return PyBuffer_FillInfo(view, self, it->memory.bytes, (Py_ssize_t)it->size, 0, flags);
+}
+
+static PyType_Slot ROOM_SLOTS[] = {
+    {Py_tp_dealloc, room_dealloc},
+    {Py_bf_getbuffer, room_buffer},
+    {0, NULL},
+};
+static PyType_Spec ROOM = {
+    .name = "tensorrepo.formats.native._kernels.Room",
+    .basicsize = sizeof(room),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = ROOM_SLOTS,
+};
+static PyTypeObject *room_type;
+
+/* result_room(size): a writable buffer of so many bytes, of any value. */
+static PyObject *result_room(PyObject *Py_UNUSED(module), PyObject *size)
+{
+    Py_ssize_t bytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
+    if (bytes == -1 && PyErr_Occurred())
+        return NULL;
+    if (bytes < 1 || bytes > PY_SSIZE_T_MAX - HUGE_PAGE - PAGE)
+        return PyErr_Format(PyExc_ValueError, "no result of %zd bytes", bytes);
+    room *made = PyObject_New(room, room_type);
+    if (!made)
+        return NULL;
+    made->size = (size_t)bytes;
+    made->memory = take((made->size + PAGE - 1) / PAGE * PAGE);
+    if (!made->memory.bytes) {
+        Py_DECREF(made);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)made;
+}
+
+static PyMethodDef METHODS[] = {
+    {"result_room", result_room, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_result_memory(PyObject *module)
+{
+    if (!room_type)
+        room_type = (PyTypeObject *)PyType_FromSpec(&ROOM);
+    return room_type ? PyModule_AddFunctions(module, METHODS) : -1;
+}
