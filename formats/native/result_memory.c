@@ -142,7 +142,7 @@ static PyObject *result_room(PyObject *Py_UNUSED(module), PyObject *size)
     made->memory = take((made->size + PAGE - 1) / PAGE * PAGE);
     if (!made->memory.bytes) {
         Py_DECREF(made);
-        return PyErr_NoMemory();
+        return PyErr_Format(PyExc_MemoryError, "there is no memory for a result of %zd bytes", bytes);
     }
     return (PyObject *)made;
 }

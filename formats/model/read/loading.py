@@ -280,12 +280,29 @@ def open_tensors(
     types: Mapping[str, TensorType],
     pool: Executor,
 ) -> Iterator[tuple[str, LoadableTensor]]:
-    """Readers of tensors under the keys of `entries`, in the order in which they lie in packs."""
+    """Readers of tensors under the keys of `entries`, in the order in which they lie in packs.
+
+    Where most is decoded here, those of several frames come first: `pool` has work while the others
+    are looked up.
+    """
     places = {key: packs.places(entry) for key, entry in entries.items()}
-    packs.members.prepare(chain.from_iterable(places.values()), pool)
-    for key in sorted(entries, key=lambda key: places[key][:1]):
+    later = sorted(entries, key=lambda key: places[key][:1])
+    if packs.is_decoded_here:
+        large = [key for key in later if _has_frames(entries[key], types)]
+        for key in large:
+            packs.members.look_up(places[key])
+            yield key, packs.tensor(entries[key], types[entries[key].type])
+        later = [key for key in later if key not in large]
+    packs.members.prepare(chain.from_iterable(places[key] for key in later), pool)
+    for key in later:
         entry = entries[key]
         yield key, packs.tensor(entry, types[entry.type])
+
+
+def _has_frames(entry: TensorEntry, types: Mapping[str, TensorType]) -> bool:
+    """Whether a tensor has more than one."""
+    element = types[entry.type]
+    return element.bytes_of(entry.shape) > frame_bytes(element)
 
 
 def batches(
