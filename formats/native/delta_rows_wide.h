@@ -49,6 +49,48 @@ WIDEST static size_t skip_widest(frame *it, const uint8_t *contexts, size_t coun
     return at;
 }
 
+/* As `zeros_of`, for eight: `zeros` are of eight groups each. */
+WIDE INLINE __m256i zeros_of_eight(const uint8_t *contexts, const __m256i zeros[2])
+{
+    __m256i of = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)contexts));
+    __m256 one = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(zeros[0], of));
+    __m256 other = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(zeros[1], of));
+    __m256 which = _mm256_castsi256_ps(_mm256_slli_epi32(of, 28)); /* the top bit: 8 and above */
+    return _mm256_castps_si256(_mm256_blendv_ps(one, other, which));
+}
+
+WIDE static size_t skip_wide(frame *it, const uint8_t *contexts, size_t count)
+{
+    enum { EIGHTS = LANES / WIDTH };
+    const __m256i slots = _mm256_set1_epi32(TABLE - 1), none = _mm256_setzero_si256();
+    const __m256i zeros[2] = {_mm256_loadu_si256((const __m256i *)it->zeros),
+                              _mm256_loadu_si256((const __m256i *)it->zeros + 1)};
+    __m256i states[EIGHTS], next[EIGHTS];
+    for (size_t i = 0; i < EIGHTS; i++)
+        states[i] = _mm256_loadu_si256((const __m256i *)it->tokens.states + i);
+    size_t at = 0;
+    for (; at + LANES <= count; at += LANES) {
+        __m256i wrong = none;
+        for (size_t i = 0; i < EIGHTS; i++) {
+            __m256i of = zeros_of_eight(contexts + at + WIDTH * i, zeros);
+            __m256i slot = _mm256_and_si256(states[i], slots);
+            next[i] = _mm256_mullo_epi32(of, _mm256_srli_epi32(states[i], TABLE_BITS));
+            next[i] = _mm256_add_epi32(next[i], slot);
+            __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(next[i], 16), none);
+            __m256i other = _mm256_cmpgt_epi32(of, slot);
+            /* low, or not a slot of token 0 */
+            wrong = _mm256_or_si256(wrong, _mm256_or_si256(low, _mm256_cmpeq_epi32(other, none)));
+        }
+        if (!_mm256_testz_si256(wrong, wrong))
+            break;
+        for (size_t i = 0; i < EIGHTS; i++)
+            states[i] = next[i];
+    }
+    for (size_t i = 0; i < EIGHTS; i++)
+        _mm256_storeu_si256((__m256i *)it->tokens.states + i, states[i]);
+    return at;
+}
+
 /* ------------------------------------------------------------------ tokens, bits, contexts */
 
 /* Of numbers of 4 bytes; most tokens of shorter ones leave no bits, and apply_wide looks whether any do. */

@@ -147,8 +147,7 @@ static void choose(void)
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_widest())
-        best_skip = skip_widest;
+    best_skip = is_widest() ? skip_widest : skip_wide;
     if (is_newest()) {
         best_pass = pass_newest;
         best_apply = apply_newest;
