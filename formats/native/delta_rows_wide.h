@@ -19,34 +19,41 @@ WIDEST INLINE __m512i zeros_of(const uint8_t *contexts, __m512i zeros)
     return _mm512_permutexvar_epi32(of, zeros);
 }
 
-WIDEST static size_t skip_widest(frame *it, const uint8_t *contexts, size_t count)
+WIDEST INLINE size_t skip_by_sixteen(frame *it, const uint8_t *contexts, size_t count,
+                                     const size_t lanes)
 {
-    enum { HALF = LANES / 2 };
     const __m512i slots = _mm512_set1_epi32(TABLE - 1), lowest = _mm512_set1_epi32(LOWEST);
     const __m512i zeros = _mm512_loadu_si512(it->zeros);
-    __m512i one = _mm512_loadu_si512(it->tokens.states);
-    __m512i other = _mm512_loadu_si512(it->tokens.states + HALF);
+    __m512i states[MOST_LANES / 16], next[MOST_LANES / 16];
+    for (size_t i = 0; i < lanes / 16; i++)
+        states[i] = _mm512_loadu_si512(it->tokens.states + 16 * i);
     size_t at = 0;
-    for (; at + LANES <= count; at += LANES) {
-        __m512i of_one = zeros_of(contexts + at, zeros);
-        __m512i of_other = zeros_of(contexts + at + HALF, zeros);
-        __m512i slot = _mm512_and_si512(one, slots), other_slot = _mm512_and_si512(other, slots);
-        __m512i next = _mm512_mullo_epi32(of_one, _mm512_srli_epi32(one, TABLE_BITS));
-        __m512i other_next = _mm512_mullo_epi32(of_other, _mm512_srli_epi32(other, TABLE_BITS));
-        next = _mm512_add_epi32(next, slot);
-        other_next = _mm512_add_epi32(other_next, other_slot);
-        __mmask16 fine = _mm512_cmplt_epu32_mask(slot, of_one);
-        fine = _mm512_mask_cmplt_epu32_mask(fine, other_slot, of_other);
-        fine = _mm512_mask_cmpge_epu32_mask(fine, next, lowest);
-        fine = _mm512_mask_cmpge_epu32_mask(fine, other_next, lowest);
+    for (; at + lanes <= count; at += lanes) {
+        __mmask16 fine = 0xFFFF;
+#pragma GCC unroll 4
+        for (size_t i = 0; i < lanes / 16; i++) {
+            __m512i of = zeros_of(contexts + at + 16 * i, zeros);
+            __m512i slot = _mm512_and_si512(states[i], slots);
+            next[i] = _mm512_mullo_epi32(of, _mm512_srli_epi32(states[i], TABLE_BITS));
+            next[i] = _mm512_add_epi32(next[i], slot);
+            fine = _mm512_mask_cmplt_epu32_mask(fine, slot, of);
+            fine = _mm512_mask_cmpge_epu32_mask(fine, next[i], lowest);
+        }
         if (fine != 0xFFFF)
             break;
-        one = next;
-        other = other_next;
+        for (size_t i = 0; i < lanes / 16; i++)
+            states[i] = next[i];
     }
-    _mm512_storeu_si512(it->tokens.states, one);
-    _mm512_storeu_si512(it->tokens.states + HALF, other);
+    for (size_t i = 0; i < lanes / 16; i++)
+        _mm512_storeu_si512(it->tokens.states + 16 * i, states[i]);
     return at;
+}
+
+WIDEST static size_t skip_widest(frame *it, const uint8_t *contexts, size_t count)
+{
+    if (it->tokens.lanes == MOST_LANES)
+        return skip_by_sixteen(it, contexts, count, MOST_LANES);
+    return skip_by_sixteen(it, contexts, count, LANES);
 }
 
 /* As `zeros_of`, for eight: `zeros` are of eight groups each. */
@@ -59,19 +66,19 @@ WIDE INLINE __m256i zeros_of_eight(const uint8_t *contexts, const __m256i zeros[
     return _mm256_castps_si256(_mm256_blendv_ps(one, other, which));
 }
 
-WIDE static size_t skip_wide(frame *it, const uint8_t *contexts, size_t count)
+WIDE INLINE size_t skip_by_eight(frame *it, const uint8_t *contexts, size_t count,
+                                 const size_t lanes)
 {
-    enum { EIGHTS = LANES / WIDTH };
     const __m256i slots = _mm256_set1_epi32(TABLE - 1), none = _mm256_setzero_si256();
     const __m256i zeros[2] = {_mm256_loadu_si256((const __m256i *)it->zeros),
                               _mm256_loadu_si256((const __m256i *)it->zeros + 1)};
-    __m256i states[EIGHTS], next[EIGHTS];
-    for (size_t i = 0; i < EIGHTS; i++)
+    __m256i states[MOST_LANES / WIDTH], next[MOST_LANES / WIDTH];
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         states[i] = _mm256_loadu_si256((const __m256i *)it->tokens.states + i);
     size_t at = 0;
-    for (; at + LANES <= count; at += LANES) {
+    for (; at + lanes <= count; at += lanes) {
         __m256i wrong = none;
-        for (size_t i = 0; i < EIGHTS; i++) {
+        for (size_t i = 0; i < lanes / WIDTH; i++) {
             __m256i of = zeros_of_eight(contexts + at + WIDTH * i, zeros);
             __m256i slot = _mm256_and_si256(states[i], slots);
             next[i] = _mm256_mullo_epi32(of, _mm256_srli_epi32(states[i], TABLE_BITS));
@@ -83,12 +90,19 @@ WIDE static size_t skip_wide(frame *it, const uint8_t *contexts, size_t count)
         }
         if (!_mm256_testz_si256(wrong, wrong))
             break;
-        for (size_t i = 0; i < EIGHTS; i++)
+        for (size_t i = 0; i < lanes / WIDTH; i++)
             states[i] = next[i];
     }
-    for (size_t i = 0; i < EIGHTS; i++)
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         _mm256_storeu_si256((__m256i *)it->tokens.states + i, states[i]);
     return at;
+}
+
+WIDE static size_t skip_wide(frame *it, const uint8_t *contexts, size_t count)
+{
+    if (it->tokens.lanes == MOST_LANES)
+        return skip_by_eight(it, contexts, count, MOST_LANES);
+    return skip_by_eight(it, contexts, count, LANES);
 }
 
 /* ------------------------------------------------------------------ tokens, bits, contexts */

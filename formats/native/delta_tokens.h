@@ -241,7 +241,7 @@ INLINE Py_ssize_t pack_bits_body(const uint8_t *frame, const uint8_t *base, cons
 
 enum {
     STRIDE = 32,       /* numbers between two looks at how many bytes are left */
-    AHEAD = 320,       /* bytes that STRIDE numbers read at most: 61 bits each, and a vector more */
+    AHEAD = 560,       /* bytes that MOST_LANES numbers read at most: 61 bits each, and a vector more */
     BEFORE = 4,        /* bytes before the next bits that may be read: those of tables, at least */
     TAIL = 3 * AHEAD,  /* bytes of the last bits, and zeros */
     MOST_GROUPS = 16,
@@ -268,7 +268,7 @@ __attribute__((noinline)) static bit_reading moved_bits(bit_reading from)
     return (bit_reading){tail, from.at % 8, from.size - skipped, TAIL - BEFORE, from.tail};
 }
 
-/* Whether STRIDE more numbers may be read. */
+/* Whether STRIDE more numbers may be read, or MOST_LANES. */
 INLINE bool bits_ready(bit_reading *from)
 {
     if (__builtin_expect(from->at / 8 + AHEAD <= from->room, 1))
@@ -447,6 +447,7 @@ typedef struct {
     kind kind;
     row_walk *rows; /* NULL: all numbers of the frame; else `count` are in them */
     grouping groups;
+    bool is_long;                /* MOST_LANES took turns over the tokens */
     bool certain;                /* there are no coded tokens: each group has one only */
     uint8_t only[MOST_GROUPS];
     uint32_t zeros[MOST_GROUPS]; /* of TABLE: how frequent token 0 is in each group */
@@ -521,15 +522,15 @@ static bool decode_block_of_rows(frame *it, size_t count, uint8_t *numbers)
 {
     enum { MOST_LOOKS = 8 };
     uint8_t contexts[BLOCK];
-    size_t at = 0, skipped = 0, size = (size_t)it->kind.size;
+    size_t at = 0, skipped = 0, size = (size_t)it->kind.size, lanes = it->tokens.lanes;
     best_contexts(numbers, count, it->kind, &it->groups, contexts);
-    if (best_skip && !it->certain && it->tokens.lanes == LANES) {
+    if (best_skip && !it->certain && it->tokens.lanes != FEW) {
         unsigned looks = it->skips ? MOST_LOOKS : 1;
         while (looks-- && at < count) {
             size_t zeros = best_skip(it, contexts + at, count - at);
             skipped += zeros;
             at += zeros;
-            size_t part = count - at < LANES ? count - at : LANES;
+            size_t part = count - at < lanes ? count - at : lanes;
             if (!decode_foretold(it, contexts + at, part, numbers + at * size))
                 return false;
             at += part;
@@ -558,7 +559,7 @@ static bool decode_rows(frame *it)
 static bool decode_all(frame *it)
 {
     size_t at = 0;
-    if (best_pass && !it->certain && it->tokens.lanes == LANES && !best_pass(it, &at))
+    if (best_pass && !it->certain && it->tokens.lanes != FEW && !best_pass(it, &at))
         return false;
     for (; at < it->count; at += BLOCK) {
         size_t part = it->count - at < BLOCK ? it->count - at : BLOCK;
@@ -614,8 +615,8 @@ static bool decode_plane(frame *it, const uint8_t *plane, size_t size)
             best_fill(frequencies + row * SYMBOLS, slots + row * TABLE);
             it->zeros[row] = frequencies[row * SYMBOLS];
         }
-        if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots,
-                           it->count >= MANY ? LANES : FEW))
+        size_t lanes = it->is_long ? MOST_LANES : it->count < MANY ? FEW : LANES;
+        if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots, lanes))
             return false;
     }
     return decode_blocks(it);
