@@ -1,8 +1,9 @@
 /* Memory of results that is used again: new pages cost more than what is written to them.
  *
  * A room belongs to whoever looks at it: arrays and tensors made of it keep it, each one its own. Once
- * nobody does, it waits for the next result of its size. The system may take the pages of what waits
- * (MADV_FREE), and of too much the oldest is given back. Rooms are mapped alone, so that none keeps
+ * nobody does, it waits for the next result of its size. Of what waits the system may take the pages
+ * (MADV_FREE), but for the newest: to be written again costs such pages, too. Of too much the oldest is
+ * given back. Rooms are mapped alone, so that none keeps
  * another's memory, and large ones lie where huge pages do.
  *
  * The interpreter lock guards what waits. Only what Python 3.11's limited API has is used.
@@ -25,11 +26,13 @@ enum {
     HUGE_PAGE = 2 << 20,
     MOST_IDLE = 512,
     MOST_IDLE_BYTES = 128 << 20,
+    KEPT_BYTES = 32 << 20, /* of those, which the system may not take */
 };
 
 typedef struct {
     uint8_t *bytes;
     size_t size; /* whole pages */
+    bool is_kept;
 } mapping;
 
 /* The oldest first. */
@@ -70,7 +73,23 @@ static mapping take(size_t size)
     for (size_t at = idle_count; at--;)
         if (idle[at].size == size)
             return idle_without(at);
-    return (mapping){mapped(size), size};
+    return (mapping){mapped(size), size, true};
+}
+
+/* What waits behind the newest. */
+static void let_system_take(void)
+{
+#ifdef MADV_FREE
+    size_t newer = 0;
+    for (size_t at = idle_count; at--;) {
+        mapping *it = idle + at;
+        newer += it->size;
+        if (!it->is_kept || newer <= KEPT_BYTES)
+            continue;
+        madvise(it->bytes, it->size, MADV_FREE);
+        it->is_kept = false;
+    }
+#endif
 }
 
 static void give(mapping it)
@@ -84,11 +103,10 @@ static void give(mapping it)
         munmap(it.bytes, it.size);
         return;
     }
-#ifdef MADV_FREE
-    madvise(it.bytes, it.size, MADV_FREE);
-#endif
+    it.is_kept = true;
     idle[idle_count++] = it;
     idle_bytes += it.size;
+    let_system_take();
 }
 
 /* ------------------------------------------------------------------ Python */

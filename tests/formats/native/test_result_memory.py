@@ -17,6 +17,7 @@ from tests.support.builders.native import needs_native
 
 SIZE = 3 << 20
 BYTE = np.dtype(np.uint8)
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 
 
 def place_of(array: NDArray[Any]) -> int:
@@ -67,8 +68,26 @@ def test_whoever_looks_at_some_of_a_result_keeps_it(look: Callable[[Any], Any]) 
     assert set(bytes(memoryview(np.asarray(seen)).cast("B"))) == {7}
 
 
+def lazily_free_bytes() -> int:
+    """Bytes of this process that the system may take."""
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("LazyFree:"))) << 10
+
+
 @needs_native
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is mapped")
+@ON_LINUX
+def test_the_system_may_take_what_waits_but_for_the_newest() -> None:
+    size = 17 << 20  # one of them in 32 MiB
+    new_result((128 << 20,), BYTE)  # instead of all that waited before
+    results = [new_result((size,), BYTE) for _ in range(4)]
+    before = lazily_free_bytes()
+    while results:
+        results.pop(0)[:] = 1
+    assert 3 * size <= lazily_free_bytes() - before < 4 * size
+
+
+@needs_native
+@ON_LINUX
 def test_no_more_waits_than_may() -> None:
     size = 40 << 20  # three of them in 128 MiB
     results = [new_result((size,), BYTE) for _ in range(6)]
