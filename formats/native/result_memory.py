@@ -1,9 +1,9 @@
-"""Memory of large results, which the next result of its size finds once nobody looks at it any more.
+"""Memory of large results, found by the next one of its size once nobody looks at it any more.
 
 Pages that are new must be cleared, one fault for each: of a load of a fine-tune that is a seventh.
 malloc keeps some, but never of the largest, nor of what lies below something that is still in use.
-Rooms (result_memory.c beside this) are kept for results of the process, at most 128 MiB of them
-while nobody uses them, and the system takes their pages back where it needs them.
+Rooms (result_memory.c beside this) wait for results of the process, at most 128 MiB of them, and but
+for the newest 32 MiB the system takes their pages where it needs some.
 
 Unlike `FrameMemory`, nobody gives anything back: what refers to a result's bytes keeps them, and
 those of no other result.

@@ -203,7 +203,7 @@ class MemberReader:
             } - asked - self._members.keys()  # fmt: skip
 
     def look_up(self, places: Iterable[MemberPlace]) -> None:
-        """Look members and all their bases up, one by one: for few, of many frames. See `prepare`."""
+        """As `prepare`, one by one: for few members, of many frames each."""
         with suppress(Error):
             for place in self.with_bases(places):
                 self.member(place)

@@ -83,7 +83,7 @@ def test_the_system_may_take_what_waits_but_for_the_newest() -> None:
     before = lazily_free_bytes()
     while results:
         results.pop(0)[:] = 1
-    assert 3 * size <= lazily_free_bytes() - before < 4 * size
+    assert round((lazily_free_bytes() - before) / size, 1) == 3  # some pages are told later
 
 
 @needs_native
