@@ -2,8 +2,8 @@
 
 Pages that are new must be cleared, one fault for each: of a load of a fine-tune that is a seventh.
 malloc keeps some, but never of the largest, nor of what lies below something that is still in use.
-Rooms (result_memory.c beside this) wait for results of the process, at most 128 MiB of them, and but
-for the newest 32 MiB the system takes their pages where it needs some.
+Rooms (result_memory.c beside this) wait for results of the process, at most 128 MiB of them, and
+the system takes their pages where it needs some, but for the newest 32 MiB.
 
 Unlike `FrameMemory`, nobody gives anything back: what refers to a result's bytes keeps them, and
 those of no other result.
