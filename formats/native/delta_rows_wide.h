@@ -132,7 +132,7 @@ NEWEST static bool apply_newest(const uint8_t *tokens, bit_reading *from, const 
     return apply_wide(tokens + at, from, base, count - at, kind, out);
 }
 
-NEWEST INLINE void contexts_newest_body(const uint8_t *base, size_t count, kind kind,
+NEWEST INLINE void grouped_contexts(const uint8_t *base, size_t count, kind kind,
                                         const grouping *by, uint8_t *out)
 {
     _Alignas(64) uint8_t last[BLOCK];
@@ -150,10 +150,10 @@ NEWEST INLINE void contexts_newest_body(const uint8_t *base, size_t count, kind 
     }
 }
 
-NEWEST static void contexts_newest(const uint8_t *base, size_t count, kind kind, const grouping *by,
+NEWEST static void contexts_by_permutation(const uint8_t *base, size_t count, kind kind, const grouping *by,
                                    uint8_t *out)
 {
-    BY_SIZE(kind.size, contexts_newest_body(base, count, kind, by, out))
+    BY_SIZE(kind.size, grouped_contexts(base, count, kind, by, out))
 }
 
 #endif

@@ -151,8 +151,7 @@ static void choose(void)
     if (is_newest()) {
         best_pass = pass_newest;
         best_apply = apply_newest;
-        best_contexts = contexts_newest;
-        best_step = step_newest;
+        best_contexts = contexts_by_permutation;
     }
 #endif
 }

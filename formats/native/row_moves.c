@@ -372,9 +372,5 @@ int add_row_moves(PyObject *module)
         best_sampled = sampled_wide;
         best_step = step_wide;
     }
-#if defined(__x86_64__)
-    if (is_newest())
-        best_step = step_newest;
-#endif
     return PyModule_AddFunctions(module, METHODS);
 }
