@@ -137,13 +137,13 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
 static void choose(void)
 {
     choose_unpacking();
+    choose_step();
     if (!is_wide())
         return;
     best_scan = scan_wide;
     best_differ = differ_wide;
     best_restore = restore_wide;
     best_contexts = contexts_wide;
-    best_step = step_wide;
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
