@@ -22,7 +22,7 @@
 #endif
 
 enum {
-    PAGE = 1 << 14, /* of all machines that this is compiled for, the largest */
+    PAGE = 1 << 16, /* the largest of machines that this is compiled for; what is not touched is none */
     HUGE_PAGE = 2 << 20,
     MOST_IDLE = 512,
     MOST_IDLE_BYTES = 128 << 20,
