@@ -68,12 +68,26 @@ static uint8_t *mapped(size_t size)
     return found;
 }
 
+/* The oldest of what waits, until at most so many bytes and rooms are left. */
+static void give_back(size_t most_bytes, size_t most_rooms)
+{
+    while (idle_bytes > most_bytes || idle_count > most_rooms) {
+        mapping oldest = idle_without(0);
+        munmap(oldest.bytes, oldest.size);
+    }
+}
+
 static mapping take(size_t size)
 {
     for (size_t at = idle_count; at--;)
         if (idle[at].size == size)
             return idle_without(at);
-    return (mapping){mapped(size), size, true};
+    uint8_t *found = mapped(size);
+    if (!found && idle_count) { /* addresses may be limited */
+        give_back(0, 0);
+        found = mapped(size);
+    }
+    return (mapping){found, size, true};
 }
 
 /* What waits behind the newest. */
@@ -94,15 +108,11 @@ static void let_system_take(void)
 
 static void give(mapping it)
 {
-    bool fits = it.size <= MOST_IDLE_BYTES;
-    while (fits && (idle_count == MOST_IDLE || idle_bytes + it.size > MOST_IDLE_BYTES)) {
-        mapping oldest = idle_without(0);
-        munmap(oldest.bytes, oldest.size);
-    }
-    if (!fits) {
+    if (it.size > MOST_IDLE_BYTES) {
         munmap(it.bytes, it.size);
         return;
     }
+    give_back(MOST_IDLE_BYTES - it.size, MOST_IDLE - 1);
     it.is_kept = true;
     idle[idle_count++] = it;
     idle_bytes += it.size;

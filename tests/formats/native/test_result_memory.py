@@ -68,6 +68,12 @@ def test_whoever_looks_at_some_of_a_result_keeps_it(look: Callable[[Any], Any]) 
     assert set(bytes(memoryview(np.asarray(seen)).cast("B"))) == {7}
 
 
+def are_mapped(places: list[int]) -> list[bool]:
+    maps = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+    return [any(low <= place < high for low, high in ranges) for place in places]
+
+
 def lazily_free_bytes() -> int:
     """Bytes of this process that the system may take."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
@@ -94,10 +100,17 @@ def test_no_more_waits_than_may() -> None:
     places = [place_of(one) for one in results]
     while results:
         results.pop(0)
-    maps = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
-    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
-    waiting = [any(low <= place < high for low, high in ranges) for place in places]
-    assert waiting == [False] * 3 + [True] * 3
+    assert are_mapped(places) == [False] * 3 + [True] * 3
+
+
+@needs_native
+@ON_LINUX
+def test_what_waits_is_given_back_before_there_is_no_memory() -> None:
+    place = place_of(new_result((SIZE,), BYTE))
+    assert are_mapped([place]) == [True]
+    with pytest.raises(MemoryError):
+        new_result((1 << 62,), BYTE)
+    assert are_mapped([place]) == [False]
 
 
 @needs_native
