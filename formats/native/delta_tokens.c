@@ -130,23 +130,29 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
 
 #if defined(__x86_64__)
 #include "delta_tokens_wide.h"
+
+#include "delta_rows_wide.h"
 #endif
 
 static void choose(void)
 {
     choose_unpacking();
+    choose_step();
     if (!is_wide())
         return;
     best_scan = scan_wide;
     best_differ = differ_wide;
     best_restore = restore_wide;
     best_contexts = contexts_wide;
-    best_step = step_wide;
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_newest())
+    best_skip = is_widest() ? skip_widest : skip_wide;
+    if (is_newest()) {
         best_pass = pass_newest;
+        best_apply = apply_newest;
+        best_contexts = contexts_by_permutation;
+    }
 #endif
 }
 
