@@ -288,11 +288,12 @@ def open_tensors(
     places = {key: packs.places(entry) for key, entry in entries.items()}
     later = sorted(entries, key=lambda key: places[key][:1])
     if packs.is_decoded_here:
-        large = [key for key in later if _has_frames(entries[key], types)]
-        for key in large:
-            packs.members.look_up(places[key])
-            yield key, packs.tensor(entries[key], types[entries[key].type])
-        later = [key for key in later if key not in large]
+        for key in later:
+            entry = entries[key]
+            if _has_frames(entry, types):
+                packs.members.look_up(places[key])
+                yield key, packs.tensor(entry, types[entry.type])
+        later = [key for key in later if not _has_frames(entries[key], types)]
     packs.members.prepare(chain.from_iterable(places[key] for key in later), pool)
     for key in later:
         entry = entries[key]
