@@ -145,6 +145,8 @@ EVERY_MACHINE(void, layer,
 #if defined(__x86_64__)
 #include "delta_bits_wide.h"
 #include "delta_tokens_wide.h"
+
+#include "delta_rows_wide.h"
 #endif
 
 static void choose(void)
@@ -162,9 +164,12 @@ static void choose(void)
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
+    best_skip = is_widest() ? skip_widest : skip_wide;
     if (is_newest()) {
         best_pack_bits = pack_bits_sixteen;
         best_pass = pass_newest;
+        best_apply = apply_newest;
+        best_contexts = contexts_by_permutation;
         best_regroup = regroup_by_shuffles;
     }
 #endif
