@@ -76,6 +76,16 @@ EVERY_MACHINE(void, contexts,
               (const uint8_t *base, size_t count, kind kind, const grouping *by, uint8_t *out),
               BY_SIZE(kind.size, contexts_body(base, count, kind, by, out)));
 
+/* Groups of contexts, where these are. */
+INLINE void regroup_body(uint8_t *contexts, size_t count, const grouping *by)
+{
+    for (size_t at = 0; at < count; at += BLOCK)
+        grouped(contexts + at, count - at < BLOCK ? count - at : BLOCK, by);
+}
+
+EVERY_MACHINE(void, regroup, (uint8_t *contexts, size_t count, const grouping *by),
+              regroup_body(contexts, count, by););
+
 /* ------------------------------------------------------------------ tokens */
 
 enum {

@@ -96,6 +96,23 @@ def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("share", [0, 0.01, 0.05, 0.06, 0.3, 1])
+@pytest.mark.parametrize("farthest", [17, 90, 1 << 12, 1 << 20, 1 << 31])
+def test_both_write_the_same_bits_however_many_are_left(
+    size: int, share: float, farthest: int
+) -> None:
+    """Of few numbers or all: so few that eight fill a word, four, or hardly two."""
+    assert NATIVE is not None
+    rng, of = np.random.default_rng(farthest), Numbers(size, False, 0)
+    base = rng.integers(0, 256**size, 5000, np.uint64)
+    near, far = rng.integers(0, 8, 5000, np.uint64), rng.integers(0, farthest, 5000, np.uint64)
+    frame = (base + np.where(rng.random(5000) < share, far, near)).astype(of.dtype)
+    found = [packed(each, frame, base.astype(of.dtype), of) for each in (NATIVE, NUMPY)]
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@needs_native
 @KINDS
 @given(count=st.integers(1, 3000), seed=SEEDS, share=st.sampled_from([0, 0.02, 0.5, 1]))
 def test_both_group_contexts_alike(of: Numbers, count: int, seed: int, share: float) -> None:
