@@ -101,6 +101,7 @@ def move(service: Service, caller: Caller, source: ForeignName, target: ForeignN
 
 def create_branch(hub: HubRepository, name: str, start: str | None) -> None:
     """A branch at a revision, else at main. Raises ConflictError."""
+    name = commits.branch_name(name)
     hub.require_there()
     hub.access.require(Action.WRITE, BRANCHES + name)
     try:
@@ -114,7 +115,7 @@ def create_branch(hub: HubRepository, name: str, start: str | None) -> None:
 
 def delete_branch(hub: HubRepository, name: str) -> None:
     """Remove a branch. Raises NotFoundError; InvalidInputError for main."""
-    _delete(hub, BRANCHES + name, name)
+    _delete(hub, BRANCHES + commits.branch_name(name), name)
 
 
 def create_tag(hub: HubRepository, name: str, revision: str, message: str) -> None:
