@@ -147,6 +147,13 @@ def test_runs_are_compared_when_two_are_ticked(cara: Visitor) -> None:
     expect(cara.page.get_by_role("heading", name="2 runs compared")).to_be_visible()
 
 
+def test_a_link_that_mlflows_client_prints_leads_to_the_run(cara: Visitor) -> None:
+    cara.visit("/team/photos#/experiments/0/runs/baseline")
+    expect(cara.page.get_by_role("heading", name="baseline")).to_be_visible()
+    cara.visit("/team/photos#/experiments/0")
+    expect(cara.page.get_by_label("Choose baseline")).to_be_visible()
+
+
 @pytest.mark.soak
 def test_the_tab_that_is_shown_is_in_sight_on_a_phone(phone: Visitor) -> None:
     phone.visit(f"{HERE}/storage")
