@@ -226,7 +226,8 @@ def _refuse_unsigned(
     if tip is not None and not is_ancestor(repository.objects, tip, head):
         raise ConflictError(
             f"commits of {request.target.removeprefix(BRANCHES)!r} must be signed, and the server "
-            f"does not sign: merge {head} into {tip}, sign, push that commit to a branch of yours, and repeat with it"
+            f"does not sign: merge {head} into {tip}, sign, push that commit to a branch of yours, "
+            "and repeat with it"
         )
 
 
