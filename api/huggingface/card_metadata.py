@@ -57,7 +57,7 @@ def parse_metadata(text: str, *, most_characters: int = MOST_CHARACTERS) -> Json
     import yaml  # 20 ms, for the first card
 
     try:
-        found = _Counted().plain(yaml.load(front, _loader()))  # noqa: S506  a safe one, see there
+        found = _Counted().plain(_loader()(front).get_single_data())
     except (yaml.YAMLError, *_FAULTS) as error:
         raise InvalidInputError(f"the metadata is no YAML: {error}"[:500]) from error
     if found is None:
@@ -105,7 +105,7 @@ def _loader() -> type[yaml.SafeLoader]:
     """YAML's safe loader, for which merge keys cannot multiply pairs without end."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
             own = len(node.value)
             super().flatten_mapping(node)

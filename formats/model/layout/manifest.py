@@ -293,7 +293,8 @@ def refuse_file_as_folder(manifest: Manifest) -> None:
     Raises:
         InvalidInputError: a file is a folder as well, so that they cannot be written out.
     """
-    names = {file.name for file in (*manifest.files, *manifest.originals)}
+    names = {file.name for file in manifest.files}
+    names |= {file.name for file in manifest.originals}
     for name in sorted(names):
         folder = name
         while "/" in folder:
