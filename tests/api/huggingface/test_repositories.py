@@ -166,6 +166,13 @@ def test_who_reads_writes_nothing(
         assert client.request(method, path, json=body).status_code == 403
 
 
+def test_who_writes_does_not_squash(service: RunningService, writer: str) -> None:
+    with service.client(writer) as client:
+        answer = client.post(f"{NET}/super-squash/main", json={})
+    assert answer.status_code == 403
+    assert "wes may not administer heads/main of ns" in answer.json()["error"]
+
+
 def upload(client: httpx.Client, data: bytes) -> dict[str, Any]:
     """Ask for an address of a file, and use it where there is one; gives what was asked."""
     asked = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
