@@ -32,7 +32,7 @@ _MOST_SIBLINGS: Final = 100_000
 def describe(commit: HubCommit, *, blobs: bool = False) -> Json:
     """What a client learns of a repository at a commit; reads the card and the config alone."""
     card = card_of(commit)
-    said = card.get("tags") or ()
+    said = card.get("tags") or []
     tags = [str(tag) for tag in (said if isinstance(said, list) else (said,))]
     touched, files = last_change(commit), list(islice(commit.files(), _MOST_SIBLINGS))
     told: Json = {

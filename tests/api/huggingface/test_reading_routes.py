@@ -54,6 +54,15 @@ def test_a_model_is_described_by_its_card_and_its_config(hub: ClientProcess, upl
     assert hub.run(code, name=uploaded) == [uploaded, True, "mit", "tiny", 256 * 129, True]
 
 
+def test_a_model_without_tags_of_a_card_has_those_of_its_files_alone(hub: ClientProcess) -> None:
+    code = """
+        api = kept["api"]
+        api.create_repo("ns/untagged", exist_ok=True)
+        return list(api.model_info("ns/untagged").tags)
+    """
+    assert hub.run(code) == []
+
+
 def test_a_file_system_of_the_hub_reads_and_lists(
     hub: ClientProcess, uploaded: str, folder: Path
 ) -> None:
