@@ -55,7 +55,7 @@ from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind
 
 _LOOKED_AT: Final = 1000  # commits in which the source of a copy is looked for
-_TRIES: Final = 5  # of a commit that names no parent, while others commit to the same repository
+_TRIES: Final = 20  # of a commit that names no parent, while others commit to the same repository
 _ALL: Final = ""
 
 
