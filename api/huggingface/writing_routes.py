@@ -58,6 +58,14 @@ class NewHub(BaseModel):
     visibility: str | None = None
 
 
+class HubSettings(BaseModel):
+    """What a client sets of a repository; null leaves it as it is."""
+
+    private: bool | None = None
+    visibility: str | None = Field(default=None, max_length=40)
+    gated: str | bool | None = None
+
+
 class GoneHub(BaseModel):
     """What deletes one."""
 
@@ -170,6 +178,14 @@ def _judged(card: str, most_characters: int) -> dict[str, Any]:
     except InvalidInputError as error:
         return {"errors": [{"message": str(error)}], "warnings": []}
     return {"errors": [], "warnings": []}
+
+
+@router.put(REPOSITORY + "/settings")
+def settle(hub: HubOf, wanted: HubSettings) -> dict[str, Any]:
+    """What all repositories are may be asked for, and nothing else."""
+    public = wanted.private is False or wanted.visibility == "public"
+    administration.settle(hub, public=public, gated=bool(wanted.gated))
+    return {}
 
 
 @router.post(REPOSITORY + "/preupload/{rest:path}")

@@ -152,6 +152,7 @@ def test_the_audit_log_has_the_refusal(service: RunningService, stranger: str) -
         ("POST", f"{NET}/branch/new", {}),
         ("POST", f"{NET}/tag/main", {"tag": "v1"}),
         ("POST", f"{NET}/super-squash/main", {}),
+        ("PUT", f"{NET}/settings", {"private": True}),
         ("DELETE", f"{NET}/branch/main", None),
         ("DELETE", "/api/repos/delete", {"name": "ns/net"}),
         ("POST", "/api/repos/create", {"name": "ns/more"}),

@@ -216,6 +216,16 @@ def test_nothing_becomes_public(hub: ClientProcess) -> None:
         hub.run("kept['api'].create_repo('ns/open', private=False)")
 
 
+@pytest.mark.parametrize("asked", ["private=False", "gated='auto'"])
+def test_settings_are_what_all_repositories_are(
+    hub: ClientProcess, uploaded: str, asked: str
+) -> None:
+    settle = "kept['api'].update_repo_settings(name, {})"
+    hub.run(settle.format("private=True, gated=False"), name=uploaded)
+    with pytest.raises(ClientError, match="said by grants"):
+        hub.run(settle.format(asked), name=uploaded)
+
+
 def test_history_of_a_branch_becomes_one_commit(hub: ClientProcess) -> None:
     code = """
         api = kept["api"]
