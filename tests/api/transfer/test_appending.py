@@ -11,8 +11,11 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.repositories.opening import ServedRepository, open_served
 from tensorrepo.api.transfer.appending import Appender, appender_of
@@ -119,6 +122,32 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, compose
     there = fresh.service.directory.open("team/photos").core
     found = files_at(there, tip_of(there))
     assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(2)}
+
+
+def test_runs_and_checkpoints_are_written_again_through_the_service(fresh: RunningService) -> None:
+    url, options = f"{fresh.url}/team/photos", {"token": fresh.token}
+    repository = tr.open(url, storage_options=options, author=ADA)
+    with repository.run("exp1", system_seconds=None) as run:
+        run.log_metric("loss", 1.0)
+        run.flush()
+        run.log_metric("loss", 0.5)
+    stored = repository.runs()["exp1"]
+    assert (stored.status, stored.points("loss").values.tolist()) == ("finished", [1.0, 0.5])
+    with repository.checkpointer("exp1") as checkpointer:
+        for weight in (1.0, 2.0):
+            checkpointer.save(7, {"w": np.full(3, weight)})
+        assert checkpointer.load(7, output="numpy")["w"].tolist() == [2.0] * 3
+
+
+def test_a_ref_that_begins_anew_says_what_it_named(fresh: RunningService) -> None:
+    ref, made = "runs/exp1/record", good_commit()
+    assert send(fresh, [moving(ref, made.link.digest)], [made, FILE]).status_code == 200
+    anew = moving(ref, made.link.digest, txn="t2")
+    wrong = replace(anew, kind="ref-delete", updates=(Update(ref, Digest("1" * 64), None),))
+    right = replace(anew, kind="ref-delete", updates=(Update(ref, made.link.digest, None),))
+    told = [send(fresh, entries, generation=1) for entries in ([anew], [wrong, anew])]
+    assert [one.status_code for one in told] == [409, 409]
+    assert send(fresh, [right, anew], generation=1).status_code == 200
 
 
 def test_a_client_that_left_takes_nobody_of_its_group_along(tmp_path: Path) -> None:
