@@ -24,13 +24,19 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import ServiceBackend, open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.leases import open_lease
 from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, StorageError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.composing import WantedCommit, WantedEntry, encode_wanted
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
@@ -40,6 +46,7 @@ from tensorrepo.repo.log.records import LogEntry, Update, canonical_json
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, ObjectLink, encode_object
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.verbs.fsck import fsck
 from tests.support.builders.repositories import (
     ADA,
     commit_files,
@@ -137,6 +144,20 @@ def test_runs_and_checkpoints_are_written_again_through_the_service(fresh: Runni
         for weight in (1.0, 2.0):
             checkpointer.save(7, {"w": np.full(3, weight)})
         assert checkpointer.load(7, output="numpy")["w"].tolist() == [2.0] * 3
+
+
+def test_what_a_service_has_is_checked_by_its_clients_and_collected_where_it_lies(
+    fresh: RunningService,
+) -> None:
+    url, options = f"{fresh.url}/team/photos", {"token": fresh.token}
+    repository = tr.open(url, storage_options=options, author=ADA)
+    with repository.transaction() as tx:
+        tx.save_file("a.txt", b"a")
+    totals = ObjectTotals()
+    assert list(fsck(repository.context.core, totals, deep=True)) == []
+    assert (totals.objects, totals.commits) == (2, 1)
+    with pytest.raises(UnsupportedError, match="where its store lies"):
+        repository.gc()
 
 
 def test_a_ref_that_begins_anew_says_what_it_named(fresh: RunningService) -> None:
