@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -158,6 +159,24 @@ def test_what_a_service_has_is_checked_by_its_clients_and_collected_where_it_lie
     assert (totals.objects, totals.commits) == (2, 1)
     with pytest.raises(UnsupportedError, match="where its store lies"):
         repository.gc()
+
+
+def test_who_a_service_writes_for_undoes_their_own_records_alone(fresh: RunningService) -> None:
+    def opened(token: str) -> tr.Repository:
+        url, options = f"{fresh.url}/team/photos", {"token": token}
+        return pickle.loads(pickle.dumps(tr.open(url, storage_options=options, author=ADA)))
+
+    mine = opened(fresh.token)
+    other = opened(fresh.user("bob", Grant("team/photos", Action.WRITE)))
+    for content in (b"one", b"two"):
+        with mine.transaction() as tx:
+            tx.save_file("a.txt", content)
+    with pytest.raises(ConflictError, match="is not yours but admin <admin@"):
+        other.undo()
+    mine.undo()
+    assert mine.file("a.txt") == b"one"
+    mine.redo()
+    assert mine.file("a.txt") == b"two"
 
 
 def test_a_ref_that_begins_anew_says_what_it_named(fresh: RunningService) -> None:
