@@ -48,6 +48,7 @@ from tensorrepo.repo.objects.envelope import EncodedObject, Kind, ObjectLink, en
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.fsck import fsck
+from tensorrepo.workspace.doctor import judge_store
 from tests.support.builders.repositories import (
     ADA,
     commit_files,
@@ -157,6 +158,8 @@ def test_what_a_service_has_is_checked_by_its_clients_and_collected_where_it_lie
     totals = ObjectTotals()
     assert list(fsck(repository.context.core, totals, deep=True)) == []
     assert (totals.objects, totals.commits) == (2, 1)
+    told = ("ok", "behind a service, which alone writes to it", "")
+    assert judge_store(repository.context.core.backend) == told
     with pytest.raises(UnsupportedError, match="where its store lies"):
         repository.gc()
 
