@@ -44,7 +44,14 @@ def pack_bits(
     frame: Numbers, base: Numbers, tokens: Bytes, size: int, magnitude: bool, out: Bytes, /
 ) -> int: ...
 def decode(
-    plane: Bytes, base: Numbers, size: int, magnitude: bool, exponent: int, out: Numbers, /
+    plane: Bytes,
+    base: Numbers,
+    size: int,
+    magnitude: bool,
+    exponent: int,
+    out: Numbers,
+    is_long: bool,
+    /,
 ) -> bool: ...
 def decode_rows(
     plane: Bytes,
@@ -53,6 +60,7 @@ def decode_rows(
     magnitude: bool,
     exponent: int,
     out: Numbers,
+    is_long: bool,
     which: NDArray[np.bool_],
     marked: bool,
     columns: int,
@@ -91,9 +99,9 @@ def frequent(
 ) -> int: ...
 def encode(
     frame: Numbers, base: Numbers, size: int, magnitude: bool, exponent: int, way: int, /
-) -> tuple[float, bool, bytes | None]: ...
+) -> tuple[float, bool, bytes | None, int]: ...
 def look_back(plane: Bytes, /) -> tuple[int, float]: ...
-def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None, bool]: ...
+def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None, bool, int]: ...
 def pack_planes(
     planes: Bytes, count: int, most: float, /
 ) -> list[tuple[int, bytes] | tuple[float, int, bytes | None]]: ...

@@ -130,23 +130,29 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
 
 #if defined(__x86_64__)
 #include "delta_tokens_wide.h"
+
+#include "delta_rows_wide.h"
 #endif
 
 static void choose(void)
 {
     choose_unpacking();
+    choose_step();
     if (!is_wide())
         return;
     best_scan = scan_wide;
     best_differ = differ_wide;
     best_restore = restore_wide;
     best_contexts = contexts_wide;
-    best_step = step_wide;
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_newest())
+    best_skip = is_widest() ? skip_widest : skip_wide;
+    if (is_newest()) {
         best_pass = pass_newest;
+        best_apply = apply_newest;
+        best_contexts = contexts_by_permutation;
+    }
 #endif
 }
 
@@ -425,19 +431,19 @@ static PyObject *pack_bits(PyObject *Py_UNUSED(module), PyObject *arguments)
 static PyObject *decode(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[3] = {{0}};
-    int size, magnitude, exponent;
+    int size, magnitude, exponent, is_long;
     kind kind;
     Py_ssize_t count;
     bool fine;
     PyObject *found = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*", &at[0], &at[1], &size, &magnitude, &exponent,
-                          &at[2]))
+    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*p", &at[0], &at[1], &size, &magnitude, &exponent,
+                          &at[2], &is_long))
         return NULL;
     if (known_kind(size, magnitude, exponent, &kind) && (count = numbers(&at[2], size)) >= 0 &&
         is_size("base", at[1].len, at[2].len)) {
         frame it;
         it.base = at[1].buf, it.out = at[2].buf, it.count = (size_t)count, it.kind = kind;
-        it.rows = NULL;
+        it.rows = NULL, it.is_long = is_long;
         Py_BEGIN_ALLOW_THREADS
         fine = decode_plane(&it, at[0].buf, (size_t)at[0].len);
         Py_END_ALLOW_THREADS
@@ -472,19 +478,19 @@ static bool known_rows(const Py_buffer *which, const Py_buffer *table, int below
     return is_size("table", table->len, CLASSES * 2) && items(table, 2, "table") >= 0;
 }
 
-/* decode_rows(plane, base, size, magnitude, exponent, out, which, wanted, columns, skipped, below,
- * table): as decode, of the rows whose byte in `which` is `wanted`. Below 0 there is no table. */
+/* decode_rows(plane, base, size, magnitude, exponent, out, long, which, wanted, columns, skipped,
+ * below, table): as decode, of the rows whose byte in `which` is `wanted`. Below 0 there is no table. */
 static PyObject *decode_some(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at[5] = {{0}};
-    int size, magnitude, exponent, below;
+    int size, magnitude, exponent, is_long, below;
     kind kind;
     Py_ssize_t count, columns, skipped;
     bool fine;
     row_walk rows = {0};
     PyObject *found = NULL;
-    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*y*bnniy*", &at[0], &at[1], &size, &magnitude,
-                          &exponent, &at[2], &at[3], &rows.wanted, &columns, &skipped, &below,
+    if (!PyArg_ParseTuple(arguments, "y*y*iiiw*py*bnniy*", &at[0], &at[1], &size, &magnitude,
+                          &exponent, &at[2], &is_long, &at[3], &rows.wanted, &columns, &skipped, &below,
                           &at[4]))
         return NULL;
     if (known_kind(size, magnitude, exponent, &kind) && (count = numbers(&at[2], size)) >= 0 &&
@@ -494,6 +500,7 @@ static PyObject *decode_some(PyObject *Py_UNUSED(module), PyObject *arguments)
         if (known_rows(&at[3], &at[4], below, kind, &rows)) {
             frame it;
             it.base = at[1].buf, it.out = at[2].buf, it.kind = kind, it.rows = &rows;
+            it.is_long = is_long;
             Py_BEGIN_ALLOW_THREADS
             it.count = wanted_numbers(rows);
             fine = it.count && decode_plane(&it, at[0].buf, (size_t)at[0].len);
@@ -505,9 +512,9 @@ static PyObject *decode_some(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
-/* encode(frame, base, size, magnitude, exponent, way): bytes that are expected, whether layers seem
- * better, and the plane; None where it would be no smaller than the frame, or layers seem better.
- * Way 0 only expects, 1 asks about layers, 2 does not. */
+/* encode(frame, base, size, magnitude, exponent, way): bytes that are expected; whether layers seem
+ * better; the plane, None where it would be no smaller than the frame, or layers seem better; and how
+ * many coders took turns. Way 0 only expects, 1 asks about layers, 2 does not. */
 static PyObject *encoded(Py_buffer *at, kind kind, int way)
 {
     Py_ssize_t count = numbers(&at[0], kind.size);
@@ -523,9 +530,10 @@ static PyObject *encoded(Py_buffer *at, kind kind, int way)
     fine = begin_encoding(&it) && plan(&it);
     if (fine && way < 2)
         layers = layers_seem_better(&it);
+    size_t lanes = fine ? lanes_for(it.count, it.tables->bits) : 0;
     if (fine && !way)
         it.expected += (double)(HEAD + write_tables(it.tables, head) +
-                                4 * (it.count >= MANY ? LANES : FEW) * !one_each(it.tables));
+                                4 * lanes * !one_each(it.tables));
     else if (fine && !layers && it.expected < (double)raw)
         size = write_plane(&it);
     if (state)
@@ -533,8 +541,8 @@ static PyObject *encoded(Py_buffer *at, kind kind, int way)
     if (!fine)
         return PyErr_NoMemory();
     if (!size || size >= raw)
-        return Py_BuildValue("dOO", it.expected, layers ? Py_True : Py_False, Py_None);
-    return Py_BuildValue("dOy#", it.expected, Py_False, it.out, (Py_ssize_t)size);
+        return Py_BuildValue("dOOi", it.expected, layers ? Py_True : Py_False, Py_None, (int)lanes);
+    return Py_BuildValue("dOy#i", it.expected, Py_False, it.out, (Py_ssize_t)size, (int)lanes);
 }
 
 static PyObject *encode(PyObject *Py_UNUSED(module), PyObject *arguments)

@@ -159,13 +159,14 @@ class Distances:
         base: NDArray[Any],  # noqa: ARG002
         of: Numbers,  # noqa: ARG002
         way: EncodeWay,  # noqa: ARG002
-    ) -> tuple[float, bool, bytes | None] | None:
+    ) -> tuple[float, bool, bytes | None, int] | None:
         """The plane of a frame's distances from `base`, in one go.
 
         Returns:
-            Bytes of it that are expected; whether its layers seem smaller; and the plane, None
-            where it is not asked for, layers seem smaller, or it is no smaller than the frame. None
-            where that cannot be: `delta.distances` takes one step after the other.
+            Bytes of it that are expected; whether its layers seem smaller; the plane, None where it
+            is not asked for, layers seem smaller, or it is no smaller than the frame; and how many
+            coders took turns. None where that cannot be: `delta.distances` takes one step after the
+            other.
         """
         return None
 
@@ -175,8 +176,11 @@ class Distances:
         base: NDArray[Any],  # noqa: ARG002
         of: Numbers,  # noqa: ARG002
         out: NDArray[Any],  # noqa: ARG002
+        is_long: bool,  # noqa: ARG002
     ) -> bool:
         """Fill `out` with the numbers of a plane of distances from `base`, in one go.
+
+        Of a long plane MOST_LANES coders took turns over the tokens.
 
         Returns:
             False where that cannot be: `delta.distances` takes one step after the other, and says
@@ -190,6 +194,7 @@ class Distances:
         base: NDArray[Any],  # noqa: ARG002
         of: Numbers,  # noqa: ARG002
         out: NDArray[Any],  # noqa: ARG002
+        is_long: bool,  # noqa: ARG002
         rows: ChosenRows,  # noqa: ARG002
     ) -> bool:
         """As `decode`, of the numbers of some rows alone; `base` and `out` are those of all.
@@ -240,18 +245,26 @@ class NativeDistances(Distances):
 
     def encode(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
-    ) -> tuple[float, bool, bytes | None]:
+    ) -> tuple[float, bool, bytes | None, int]:
         return codecs.encode(frame, base, *of, way)
 
-    def decode(self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> bool:
-        return codecs.decode(plane, base, *of, out)
+    def decode(
+        self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any], is_long: bool
+    ) -> bool:
+        return codecs.decode(plane, base, *of, out, is_long)
 
     def decode_rows(
-        self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any], rows: ChosenRows
+        self,
+        plane: Bytes,
+        base: NDArray[Any],
+        of: Numbers,
+        out: NDArray[Any],
+        is_long: bool,
+        rows: ChosenRows,
     ) -> bool:
         which, marked, columns, skipped, below, table = rows
         return codecs.decode_rows(
-            plane, base, *of, out, which, marked, columns, skipped, below, table
+            plane, base, *of, out, is_long, which, marked, columns, skipped, below, table
         )
 
 

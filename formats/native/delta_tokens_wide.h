@@ -396,7 +396,7 @@ NEWEST INLINE __m512i entry_of(__m512i state, const uint32_t *slots, const uint8
     __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
     of = _mm512_slli_epi32(of, TABLE_BITS);
     __m512i slot = _mm512_ternarylogic_epi32(state, of, is->slot, 0xEC); /* of | (state & slot) */
-    return _mm512_i32gather_epi32(slot, slots, 4);
+    return gathered(slot, slots);
 }
 
 /* The next states, before they are filled with words. */
@@ -425,7 +425,7 @@ NEWEST INLINE halves filled(halves states, reading *from, const constants *is)
                     _mm512_mask_or_epi32(states.other, high, other_up, other)};
 }
 
-NEWEST INLINE bool pass_body(frame *it, kind kind, size_t *passed)
+NEWEST INLINE bool pass_body(frame *it, kind kind, const size_t lanes, size_t *passed)
 {
     enum { HALF = LANES / 2 };
     uint8_t contexts[BLOCK + 64];
@@ -436,27 +436,36 @@ NEWEST INLINE bool pass_body(frame *it, kind kind, size_t *passed)
     const size_t count = it->count, step = HALF * (size_t)kind.size;
     reading from = it->tokens.from;
     bit_reading bits = it->bits;
-    halves states = {_mm512_loadu_si512(it->tokens.states),
-                     _mm512_loadu_si512(it->tokens.states + HALF)};
+    halves states[MOST_LANES / LANES];
+    for (size_t i = 0; i < lanes / LANES; i++) {
+        const uint32_t *of = it->tokens.states + LANES * i;
+        states[i] = (halves){_mm512_loadu_si512(of), _mm512_loadu_si512(of + HALF)};
+    }
     __m512i highest = _mm512_setzero_si512(); /* of 16 bits each */
     size_t at = 0;
-    for (; at + LANES <= count && words_ready(&from) && bits_ready(&bits); at += LANES) {
-        const uint8_t *group = contexts + at % BLOCK;
+    for (; at + lanes <= count && words_ready(&from) && bits_ready(&bits); at += lanes) {
         if (at % BLOCK == 0)
             group_block(base, count - at < BLOCK ? count - at : BLOCK, kind, map, contexts);
-        halves entry = {entry_of(states.one, slots, group, &is),
-                        entry_of(states.other, slots, group + HALF, &is)};
-        states.one = state_after(states.one, entry.one, &is);
-        states.other = state_after(states.other, entry.other, &is);
-        states = filled(states, &from, &is);
-        halves zigzag = zigzag_round(entry, &bits, &highest, &is);
-        restore_sixteen(zigzag.one, base, kind, out, &is);
-        restore_sixteen(zigzag.other, base + step, kind, out + step, &is);
-        base += 2 * step;
-        out += 2 * step;
+#pragma GCC unroll 2
+        for (size_t i = 0; i < lanes / LANES; i++) {
+            const uint8_t *group = contexts + at % BLOCK + LANES * i;
+            halves entry = {entry_of(states[i].one, slots, group, &is),
+                            entry_of(states[i].other, slots, group + HALF, &is)};
+            states[i].one = state_after(states[i].one, entry.one, &is);
+            states[i].other = state_after(states[i].other, entry.other, &is);
+            states[i] = filled(states[i], &from, &is);
+            halves zigzag = zigzag_round(entry, &bits, &highest, &is);
+            restore_sixteen(zigzag.one, base, kind, out, &is);
+            restore_sixteen(zigzag.other, base + step, kind, out + step, &is);
+            base += 2 * step;
+            out += 2 * step;
+        }
     }
-    _mm512_storeu_si512(it->tokens.states, states.one);
-    _mm512_storeu_si512(it->tokens.states + HALF, states.other);
+    for (size_t i = 0; i < lanes / LANES; i++) {
+        uint32_t *of = it->tokens.states + LANES * i;
+        _mm512_storeu_si512(of, states[i].one);
+        _mm512_storeu_si512(of + HALF, states[i].other);
+    }
     it->tokens.from = from;
     it->bits = bits;
     *passed = at;
@@ -469,8 +478,10 @@ NEWEST static bool pass_newest(frame *it, size_t *passed)
     kind kind = it->kind;
     bool fine = true;
     *passed = 0;
-    if (kind.size < 8)
-        BY_SIZE(kind.size, fine = pass_body(it, kind, passed))
+    if (kind.size < 8 && it->tokens.lanes == MOST_LANES)
+        BY_SIZE(kind.size, fine = pass_body(it, kind, MOST_LANES, passed))
+    else if (kind.size < 8)
+        BY_SIZE(kind.size, fine = pass_body(it, kind, LANES, passed))
     return fine;
 }
 

@@ -93,6 +93,7 @@ typedef struct {
     uint32_t largest; /* how often the most frequent byte stands there */
     const uint8_t *begin;
     size_t size; /* of all that is stored; 0 where it is no smaller than the plane */
+    size_t lanes;
 } packing;
 
 /* Whether there was memory. */
@@ -123,6 +124,7 @@ static bool pack_plane(const uint8_t *plane, size_t count, double most, packing 
                                     room);
     memmove(coded - head, at, head);
     it->begin = coded - head;
+    it->lanes = lanes_for(count, tables_of_thread.bits);
     it->size = (size_t)(at + MOST_TABLE_BYTES + room - it->begin);
     if (it->size >= count)
         it->size = 0;
@@ -269,7 +271,8 @@ static bool pack_large(const uint8_t *plane, size_t count, double most, outcome 
 
 /* pack_bytes(plane, most): share of its bytes that is expected; how often the most frequent one stands
  * there; what is stored: None where that is no smaller than the plane, or more than `most` are
- * expected, or it is noise, or all bytes are the same; and whether zstd may store less. */
+ * expected, or it is noise, or all bytes are the same; whether zstd may store less; and how many
+ * coders took turns. */
 static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     Py_buffer at = {0};
@@ -289,8 +292,8 @@ static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!fine)
         return PyErr_NoMemory();
     const char *bytes = it.packed.size ? (const char *)it.packed.begin : NULL; /* NULL: None */
-    return Py_BuildValue("dIy#N", it.share, it.packed.largest, bytes, (Py_ssize_t)it.packed.size,
-                         PyBool_FromLong(it.may_repeat));
+    return Py_BuildValue("dIy#Ni", it.share, it.packed.largest, bytes, (Py_ssize_t)it.packed.size,
+                         PyBool_FromLong(it.may_repeat), (int)it.packed.lanes);
 }
 
 /* ------------------------------------------------------------------ small planes of one frame */

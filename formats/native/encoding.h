@@ -10,7 +10,7 @@
 
 enum {
     ALONE = 1 << 14,  /* symbols: below, the interpreter lock is kept: to hand it over takes longer */
-    PACK_SLACK = 192, /* bytes that packing needs beside two for each symbol */
+    PACK_SLACK = 384, /* bytes that packing needs beside two for each symbol */
     MOST_TABLES = 16,
     MOST_TABLE_BYTES = 3 * MOST_TABLES + 3 * MOST_TABLES * 256 / 2,
 };
@@ -20,6 +20,7 @@ enum {
     STORED_RAW = 0,
     STORED_CONSTANT = 3,
     STORED_CODED = 4,
+    STORED_LONG_CODED = 7,
 };
 
 /* Tables for symbols that were counted by context. */
@@ -42,6 +43,8 @@ PART double entropy_bits(const uint32_t *counts, size_t contexts);
 /* How often each symbol stands in each context, added to `counts`; `others` is as large, and zero. */
 PART void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                         uint32_t *counts, uint32_t *others);
+/* How many coders take turns over so many symbols, which are expected to take so many bits. */
+PART size_t lanes_for(size_t count, double bits);
 /* Where in `out` the packed symbols begin, up to its end; NULL where they do not fit. */
 PART uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                              const made_tables *by, uint8_t *out, size_t room);

@@ -46,12 +46,14 @@ class PackedBytes(NamedTuple):
         coded: tables and symbols; None where that is no smaller than the plane, or a larger share
             is expected than was asked for, or all bytes are the same.
         may_repeat: whether a look at a sample says that zstd may store less.
+        lanes: how many coders took turns; means nothing where nothing is coded.
     """
 
     share: float
     most_frequent: int
     coded: Buffer | None
     may_repeat: bool
+    lanes: int = 0
 
 
 class TableMaker:

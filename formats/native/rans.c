@@ -105,16 +105,16 @@ static void any_round(const uint8_t *symbols, const uint8_t *contexts, size_t tu
         divide_round(symbols, contexts, turns, by->brief, states, to);
 }
 
-/* Whole rounds of LANES before symbol `end`, a multiple of LANES, while there is room; the first
- * symbol that was packed. */
+/* Whole rounds of LANES or MOST_LANES before symbol `end`, a multiple of them, while there is room;
+ * the first symbol that was packed. */
 typedef size_t pack_rounds(const uint8_t *symbols, const uint8_t *contexts, size_t end,
-                           const coding *by, uint32_t *states, downward *to);
+                           const coding *by, size_t lanes, uint32_t *states, downward *to);
 
 static size_t pack_rounds_portable(const uint8_t *symbols, const uint8_t *contexts, size_t end,
-                                   const coding *by, uint32_t *states, downward *to)
+                                   const coding *by, size_t lanes, uint32_t *states, downward *to)
 {
-    for (; end && to->at >= to->floor; end -= LANES)
-        pack_round(symbols + end - LANES, contexts ? contexts + end - LANES : NULL, LANES,
+    for (; end && to->at >= to->floor; end -= lanes)
+        pack_round(symbols + end - lanes, contexts ? contexts + end - lanes : NULL, lanes,
                    by->coded, states, to);
     return end;
 }
@@ -127,16 +127,16 @@ static bool takes_neighbours;
 static uint8_t *pack_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                              const coding *by, size_t lanes, uint8_t *out, size_t room)
 {
-    uint32_t states[LANES];
+    uint32_t states[MOST_LANES];
     for (size_t lane = 0; lane < lanes; lane++)
         states[lane] = LOWEST;
-    downward to = {out + room, out + 4 * lanes + 2 * LANES};
-    if (room < 4 * lanes + 2 * LANES)
+    downward to = {out + room, out + 4 * lanes + ROUND};
+    if (room < 4 * lanes + ROUND)
         return NULL;
     size_t turns = count % lanes, end = count - turns;
     any_round(symbols + end, contexts ? contexts + end : NULL, turns, by, states, &to);
-    if (lanes == LANES)
-        end = best_pack_rounds(symbols, contexts, end, by, states, &to);
+    if (lanes != FEW)
+        end = best_pack_rounds(symbols, contexts, end, by, lanes, states, &to);
     for (; end && to.at >= to.floor; end -= lanes)
         any_round(symbols + end - lanes, contexts ? contexts + end - lanes : NULL, lanes, by,
                   states, &to);
@@ -190,7 +190,7 @@ WIDEST INLINE __m512i pack_sixteen(__m512i state, const uint8_t *symbols, const 
         __m512i of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
         at = _mm512_or_si512(at, _mm512_slli_epi32(of, 8));
     }
-    __m512i entry = _mm512_i32gather_epi32(at, brief, 4);
+    __m512i entry = gathered(at, brief);
     __m512i last = _mm512_and_si512(entry, _mm512_set1_epi32(TABLE - 1));
     __m512i frequency = _mm512_add_epi32(last, one);
     __mmask16 full = _mm512_cmpgt_epu32_mask(_mm512_srli_epi32(state, 20), last);
@@ -213,21 +213,35 @@ WIDEST INLINE __m512i pack_sixteen(__m512i state, const uint8_t *symbols, const 
                             _mm512_srli_epi32(entry, TABLE_BITS));
 }
 
-WIDEST static size_t pack_rounds_widest(const uint8_t *symbols, const uint8_t *contexts, size_t end,
-                                        const coding *by, uint32_t *states, downward *to)
+WIDEST INLINE size_t pack_by_sixteen(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                                     const coding *by, const size_t lanes, uint32_t *states,
+                                     downward *to)
 {
-    __m512i one = _mm512_loadu_si512(states), other = _mm512_loadu_si512(states + 16);
+    __m512i all[MOST_LANES / 16];
     downward local = *to;
-    for (; end && local.at >= local.floor; end -= LANES) {
-        size_t at = end - LANES;
-        const uint8_t *of = contexts ? contexts + at : NULL;
-        other = pack_sixteen(other, symbols + at + 16, of ? of + 16 : NULL, by->brief, &local);
-        one = pack_sixteen(one, symbols + at, of, by->brief, &local);
+    for (size_t i = 0; i < lanes / 16; i++)
+        all[i] = _mm512_loadu_si512(states + 16 * i);
+    for (; end && local.at >= local.floor; end -= lanes) {
+#pragma GCC unroll 4
+        for (size_t i = lanes / 16; i-- > 0;) {
+            size_t at = end - lanes + 16 * i;
+            all[i] = pack_sixteen(all[i], symbols + at, contexts ? contexts + at : NULL, by->brief,
+                                  &local);
+        }
     }
-    _mm512_storeu_si512(states, one);
-    _mm512_storeu_si512(states + 16, other);
+    for (size_t i = 0; i < lanes / 16; i++)
+        _mm512_storeu_si512(states + 16 * i, all[i]);
     *to = local;
     return end;
+}
+
+WIDEST static size_t pack_rounds_widest(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                                        const coding *by, size_t lanes, uint32_t *states,
+                                        downward *to)
+{
+    if (lanes == MOST_LANES)
+        return pack_by_sixteen(symbols, contexts, end, by, MOST_LANES, states, to);
+    return pack_by_sixteen(symbols, contexts, end, by, LANES, states, to);
 }
 
 /* What eight symbols do. Loads of one each: on many machines a gather takes twice as long. */
@@ -301,7 +315,7 @@ WIDE INLINE __m256i of_neighbours(const uint8_t bytes[NEIGHBOURS], __m256i place
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places);
 }
 
-/* A round of symbols that are neighbours all of them; false, and nothing, where they are not. */
+/* 32 symbols that are neighbours all of them; false, and nothing, where they are not. */
 WIDE INLINE bool pack_neighbours(const uint8_t *symbols, const neighbours *near,
                                  __m256i all[LANES / WIDTH], downward *to)
 {
@@ -323,26 +337,40 @@ WIDE INLINE bool pack_neighbours(const uint8_t *symbols, const neighbours *near,
     return true;
 }
 
-WIDE static size_t pack_rounds_wide(const uint8_t *symbols, const uint8_t *contexts, size_t end,
-                                    const coding *by, uint32_t *states, downward *to)
+WIDE INLINE size_t pack_by_eight(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                                 const coding *by, const size_t lanes, uint32_t *states,
+                                 downward *to)
 {
-    __m256i all[LANES / WIDTH];
+    __m256i all[MOST_LANES / WIDTH];
     downward local = *to;
-    for (size_t i = 0; i < LANES / WIDTH; i++)
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
-    for (; end && local.at >= local.floor; end -= LANES) {
-        if (by->near && pack_neighbours(symbols + end - LANES, by->near, all, &local))
-            continue;
-        for (size_t i = LANES / WIDTH; i-- > 0;) {
-            size_t at = end - LANES + WIDTH * i;
-            all[i] = pack_eight(all[i], symbols + at, contexts ? contexts + at : NULL, by->brief,
-                                &local);
+    for (; end && local.at >= local.floor; end -= lanes) {
+#pragma GCC unroll 2
+        for (size_t half = lanes / LANES; half-- > 0;) {
+            size_t begin = end - lanes + LANES * half;
+            __m256i *of = all + LANES / WIDTH * half;
+            if (by->near && pack_neighbours(symbols + begin, by->near, of, &local))
+                continue;
+            for (size_t i = LANES / WIDTH; i-- > 0;) {
+                size_t at = begin + WIDTH * i;
+                of[i] = pack_eight(of[i], symbols + at, contexts ? contexts + at : NULL, by->brief,
+                                   &local);
+            }
         }
     }
-    for (size_t i = 0; i < LANES / WIDTH; i++)
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
     *to = local;
     return end;
+}
+
+WIDE static size_t pack_rounds_wide(const uint8_t *symbols, const uint8_t *contexts, size_t end,
+                                    const coding *by, size_t lanes, uint32_t *states, downward *to)
+{
+    if (lanes == MOST_LANES)
+        return pack_by_eight(symbols, contexts, end, by, MOST_LANES, states, to);
+    return pack_by_eight(symbols, contexts, end, by, LANES, states, to);
 }
 
 static void choose(void)
@@ -446,9 +474,10 @@ static PyObject *count(PyObject *Py_UNUSED(module), PyObject *arguments)
 
 static bool known_lanes(int lanes)
 {
-    if (lanes != LANES && lanes != FEW)
+    bool known = lanes == MOST_LANES || lanes == LANES || lanes == FEW;
+    if (!known)
         PyErr_Format(PyExc_ValueError, "%d coders cannot take turns", lanes);
-    return lanes == LANES || lanes == FEW;
+    return known;
 }
 
 /* What a frequency of 0 is, whoever uses it anyway: what is packed decodes to something else, no more. */
@@ -477,7 +506,14 @@ void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count
     count_all(symbols, contexts, count, counts, others);
 }
 
-_Static_assert(PACK_SLACK == 4 * LANES + 2 * LANES, "states, and a round of words");
+_Static_assert(PACK_SLACK == 4 * MOST_LANES + ROUND, "states, and a round of words");
+
+size_t lanes_for(size_t count, double bits)
+{
+    if (count < MANY)
+        return FEW;
+    return count >= LONG || bits >= 8.0 * LONG_BYTES ? MOST_LANES : LANES;
+}
 
 /* Whether all rounds but the last are worked on without reciprocals. */
 static bool divides(size_t lanes)
@@ -527,7 +563,7 @@ static bool fill_neighbours(const made_tables *by, size_t count, neighbours *nea
 uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
                         const made_tables *by, uint8_t *out, size_t room)
 {
-    size_t lanes = count >= MANY ? LANES : FEW;
+    size_t lanes = lanes_for(count, by->bits);
     coding of = {divides(lanes) ? NULL : coded_of_thread, brief_of_thread, NULL};
     neighbours near;
     for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS) {
@@ -535,7 +571,7 @@ uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t 
         if (of.coded)
             fill_coded(brief_of_thread + at, coded_of_thread + at);
     }
-    if (takes_neighbours && lanes == LANES && !contexts && fill_neighbours(by, count, &near))
+    if (takes_neighbours && lanes != FEW && !contexts && fill_neighbours(by, count, &near))
         of.near = &near;
     return pack_symbols(symbols, contexts, count, &of, lanes, out, room);
 }
@@ -647,7 +683,7 @@ static bool unpack_small(const uint8_t *data, size_t size, int codec, uint32_t *
     best_fill(frequencies, slots);
     decoder it;
     data += used, size -= (size_t)used;
-    return begin_symbols(&it, data, size, size, slots, count >= MANY ? LANES : FEW) &&
+    return begin_symbols(&it, data, size, size, slots, count < MANY ? FEW : LANES) &&
            next_symbols(&it, NULL, count, out) && symbols_ended(&it);
 }
 

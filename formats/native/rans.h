@@ -20,8 +20,11 @@ enum {
     SLOT_SLACK = 16,         /* slots after the last table: whole runs of them are written */
     LANES = 32,              /* coders that take turns; short planes have FEW of them */
     FEW = 4,
+    MOST_LANES = 64,   /* of long planes: where half of them wait for their tables, others work */
     MANY = 4096,       /* symbols: from here on LANES coders take turns */
-    ROUND = 2 * LANES, /* bytes: the most words that a round of turns asks for */
+    LONG = 1 << 18,    /* symbols: from here on MOST_LANES do, */
+    LONG_BYTES = 32 << 10, /* or from what these are expected to take */
+    ROUND = 2 * MOST_LANES, /* bytes: the most words that a round of turns asks for */
 };
 #define LOWEST 65536u /* of a coder's state */
 
@@ -91,16 +94,16 @@ INLINE void unpack_round(const uint32_t *slots, const uint8_t *contexts, size_t 
     from->words = words;
 }
 
-/* Whole rounds of LANES; how many symbols that were: fewer where words were missing. */
-typedef size_t rounds(const uint32_t *slots, const uint8_t *contexts, size_t count,
+/* Whole rounds of LANES or MOST_LANES; how many symbols that were: fewer where words were missing. */
+typedef size_t rounds(const uint32_t *slots, const uint8_t *contexts, size_t count, size_t lanes,
                       uint32_t *states, reading *from, uint8_t *out);
 
 static size_t rounds_portable(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                              uint32_t *states, reading *from, uint8_t *out)
+                              size_t lanes, uint32_t *states, reading *from, uint8_t *out)
 {
     size_t at = 0;
-    for (; at + LANES <= count && words_ready(from); at += LANES)
-        unpack_round(slots, contexts ? contexts + at : NULL, LANES, states, from, out + at);
+    for (; at + lanes <= count && words_ready(from); at += lanes)
+        unpack_round(slots, contexts ? contexts + at : NULL, lanes, states, from, out + at);
     return at;
 }
 
@@ -110,7 +113,7 @@ typedef struct {
     const uint32_t *slots; /* of each context, one after the other */
     size_t lanes;
     reading from;
-    uint32_t states[LANES];
+    uint32_t states[MOST_LANES];
     uint8_t tail[2 * ROUND];
 } decoder;
 
@@ -136,8 +139,8 @@ static bool begin_symbols(decoder *it, const uint8_t *data, size_t size, size_t 
 static bool next_symbols(decoder *it, const uint8_t *contexts, size_t count, uint8_t *out)
 {
     size_t at = 0, lanes = it->lanes;
-    if (lanes == LANES)
-        at = best_rounds(it->slots, contexts, count, it->states, &it->from, out);
+    if (lanes != FEW)
+        at = best_rounds(it->slots, contexts, count, lanes, it->states, &it->from, out);
     for (; at < count && words_ready(&it->from); at += lanes) {
         size_t turns = count - at < lanes ? count - at : lanes;
         unpack_round(it->slots, contexts ? contexts + at : NULL, turns, it->states, &it->from,
@@ -281,8 +284,8 @@ WIDE INLINE __m256i unpack_eight(__m256i state, const uint32_t *slots, const uin
     return _mm256_or_si256(_mm256_sllv_epi32(state, shift), _mm256_cvtepu16_epi32(filling));
 }
 
-/* The symbols of a round, of which the entries of all slots are known. */
-WIDE INLINE void store_symbols(const __m256i entries[LANES / WIDTH], uint8_t *out)
+/* 32 symbols, of which the entries of all slots are known. */
+WIDE INLINE void store_symbols(const __m256i entries[4], uint8_t *out)
 {
     const __m256i lowest = _mm256_set1_epi32(0xFF);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packs go by halves */
@@ -294,27 +297,49 @@ WIDE INLINE void store_symbols(const __m256i entries[LANES / WIDTH], uint8_t *ou
     _mm256_storeu_si256((__m256i *)out, all);
 }
 
-WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                               uint32_t *states, reading *from, uint8_t *out)
+WIDE INLINE size_t rounds_by_eight(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                                   const size_t lanes, uint32_t *states, reading *from,
+                                   uint8_t *out)
 {
-    __m256i all[LANES / WIDTH], entries[LANES / WIDTH];
+    __m256i all[MOST_LANES / WIDTH], entries[MOST_LANES / WIDTH];
     reading local = *from;
-    for (size_t i = 0; i < LANES / WIDTH; i++)
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         all[i] = _mm256_loadu_si256((const __m256i *)(states + WIDTH * i));
     size_t at = 0;
-    for (; at + LANES <= count && words_ready(&local); at += LANES) {
+    for (; at + lanes <= count && words_ready(&local); at += lanes) {
         const uint8_t *words = local.words;
-        for (size_t i = 0; i < LANES / WIDTH; i++)
+#pragma GCC unroll 8
+        for (size_t i = 0; i < lanes / WIDTH; i++) {
             all[i] = unpack_eight(all[i], slots, contexts ? contexts + at + WIDTH * i : NULL,
                                   &words, &entries[i]);
-        store_symbols(entries, out + at);
+            if (i % 4 == 3)
+                store_symbols(entries + i - 3, out + at + WIDTH * (i - 3));
+        }
         local.left -= (words - local.words) / 2;
         local.words = words;
     }
-    for (size_t i = 0; i < LANES / WIDTH; i++)
+    for (size_t i = 0; i < lanes / WIDTH; i++)
         _mm256_storeu_si256((__m256i *)(states + WIDTH * i), all[i]);
     *from = local;
     return at;
+}
+
+WIDE static size_t rounds_wide(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                               size_t lanes, uint32_t *states, reading *from, uint8_t *out)
+{
+    if (lanes == MOST_LANES)
+        return rounds_by_eight(slots, contexts, count, MOST_LANES, states, from, out);
+    return rounds_by_eight(slots, contexts, count, LANES, states, from, out);
+}
+
+/* Sixteen entries. What a gather leaves of its register is an input to it, whatever the mask: without
+ * a zero there, and a mask that compilers know nothing of, it is what another coder's turn left, and
+ * has to be waited for. */
+WIDEST INLINE __m512i gathered(__m512i places, const uint32_t *entries)
+{
+    __mmask16 all = 0xFFFF;
+    __asm__("" : "+Yk"(all));
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), all, places, entries, 4);
 }
 
 /* What the slots say that sixteen coders are at. */
@@ -326,7 +351,7 @@ WIDEST INLINE __m512i entries_of(__m512i state, const uint32_t *slots, const uin
         of = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)contexts));
     of = _mm512_slli_epi32(of, TABLE_BITS);
     __m512i slot = _mm512_ternarylogic_epi32(state, of, lowest, 0xEC); /* of | (state & lowest) */
-    return _mm512_i32gather_epi32(slot, slots, 4);
+    return gathered(slot, slots);
 }
 
 /* The next states, before they are filled with words. */
@@ -354,21 +379,33 @@ WIDEST INLINE __m512i unpack_sixteen(__m512i state, const uint32_t *slots, const
     return _mm512_mask_or_epi32(state, low, _mm512_slli_epi32(state, 16), words);
 }
 
-WIDEST static size_t rounds_widest(const uint32_t *slots, const uint8_t *contexts, size_t count,
-                                   uint32_t *states, reading *from, uint8_t *out)
+WIDEST INLINE size_t rounds_by_sixteen(const uint32_t *slots, const uint8_t *contexts,
+                                       size_t count, const size_t lanes, uint32_t *states,
+                                       reading *from, uint8_t *out)
 {
-    __m512i one = _mm512_loadu_si512(states), other = _mm512_loadu_si512(states + 16);
+    __m512i all[MOST_LANES / 16];
     reading local = *from;
+    for (size_t i = 0; i < lanes / 16; i++)
+        all[i] = _mm512_loadu_si512(states + 16 * i);
     size_t at = 0;
-    for (; at + LANES <= count && words_ready(&local); at += LANES) {
-        const uint8_t *of = contexts ? contexts + at : NULL;
-        one = unpack_sixteen(one, slots, of, &local, out + at);
-        other = unpack_sixteen(other, slots, of ? of + 16 : NULL, &local, out + at + 16);
+    for (; at + lanes <= count && words_ready(&local); at += lanes) {
+#pragma GCC unroll 4
+        for (size_t i = 0; i < lanes / 16; i++)
+            all[i] = unpack_sixteen(all[i], slots, contexts ? contexts + at + 16 * i : NULL,
+                                    &local, out + at + 16 * i);
     }
-    _mm512_storeu_si512(states, one);
-    _mm512_storeu_si512(states + 16, other);
+    for (size_t i = 0; i < lanes / 16; i++)
+        _mm512_storeu_si512(states + 16 * i, all[i]);
     *from = local;
     return at;
+}
+
+WIDEST static size_t rounds_widest(const uint32_t *slots, const uint8_t *contexts, size_t count,
+                                   size_t lanes, uint32_t *states, reading *from, uint8_t *out)
+{
+    if (lanes == MOST_LANES)
+        return rounds_by_sixteen(slots, contexts, count, MOST_LANES, states, from, out);
+    return rounds_by_sixteen(slots, contexts, count, LANES, states, from, out);
 }
 
 static void choose_unpacking(void)

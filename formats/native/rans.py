@@ -24,6 +24,7 @@ TABLE_BITS: Final = 12
 TABLE: Final = 1 << TABLE_BITS  # what the frequencies of a context add up to
 MANY_LANES: Final = 32
 FEW_LANES: Final = 4
+MOST_LANES: Final = 64
 _LOWEST: Final = 1 << 16
 
 
@@ -55,7 +56,7 @@ class RansCoder:
             symbols: bytes to pack, ``(symbols,)``.
             contexts: context of each symbol; None where all have context 0.
             frequencies: ``(contexts, 256)``; those of a context add up to TABLE.
-            lanes: number of coders that take turns, MANY_LANES or FEW_LANES.
+            lanes: number of coders that take turns: FEW_LANES, MANY_LANES or MOST_LANES.
 
         Raises:
             ValueError: contexts or frequencies that make no sense.
@@ -137,7 +138,7 @@ class NativeRans(RansCoder):
         self, symbols: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int
     ) -> Bytes:
         # A symbol takes 12 bits at most. Written from the end: what is not needed costs nothing.
-        out = np.empty(2 * symbols.size + 4 * MANY_LANES + 2 * MANY_LANES, np.uint8)
+        out = np.empty(2 * symbols.size + 4 * MOST_LANES + 2 * MOST_LANES, np.uint8)
         start = codecs.pack(symbols, contexts, frequencies, lanes, out)
         assert start >= 0, "there is room for the longest symbols"
         return out[start:]
@@ -169,7 +170,7 @@ def _check_contexts(symbols: int, contexts: Bytes | None, tables: int) -> None:
 
 
 def _check(symbols: int, contexts: Bytes | None, frequencies: Frequencies, lanes: int) -> None:
-    if lanes not in {MANY_LANES, FEW_LANES}:
+    if lanes not in {FEW_LANES, MANY_LANES, MOST_LANES}:
         raise ValueError(f"{lanes} coders cannot take turns")
     if (frequencies.sum(1, dtype=np.uint32) != TABLE).any():
         raise ValueError(f"frequencies do not add up to {TABLE}")

@@ -23,7 +23,7 @@ enum {
     UNPACKED = 1 << 14, /* numbers of a block: tables of one plane push out those of the other */
     TABLE_SLOTS = TABLE + SLOT_SLACK,
 };
-_Static_assert(UNPACKED % LANES == 0, "all blocks but the last are whole rounds");
+_Static_assert(UNPACKED % MOST_LANES == 0, "all blocks but the last are whole rounds");
 
 /* A plane, and where its next block lies. */
 typedef struct {
@@ -34,7 +34,12 @@ typedef struct {
     decoder symbols;
 } stored_plane;
 
-/* Whether a plane is raw, constant or coded, and begins well. */
+static bool is_coded(const stored_plane *it)
+{
+    return it->codec == STORED_CODED || it->codec == STORED_LONG_CODED;
+}
+
+/* Whether a plane is raw, constant or coded, long or not, and begins well. */
 static bool begin_plane(stored_plane *it, size_t count, uint32_t *slots, uint8_t *block)
 {
     it->block = block;
@@ -45,7 +50,7 @@ static bool begin_plane(stored_plane *it, size_t count, uint32_t *slots, uint8_t
         it->at = block;
         return true;
     }
-    if (it->codec != STORED_CODED)
+    if (!is_coded(it))
         return false;
     uint8_t groups[CONTEXTS];
     uint16_t frequencies[SYMBOLS];
@@ -56,7 +61,8 @@ static bool begin_plane(stored_plane *it, size_t count, uint32_t *slots, uint8_t
     size_t size = it->size - (size_t)used;
     const uint8_t *data = it->at + used;
     it->at = block;
-    return begin_symbols(&it->symbols, data, size, size, slots, count >= MANY ? LANES : FEW);
+    size_t lanes = it->codec == STORED_LONG_CODED ? MOST_LANES : count < MANY ? FEW : LANES;
+    return begin_symbols(&it->symbols, data, size, size, slots, lanes);
 }
 
 /* Whether all planes are well-formed; else `out` means nothing. */
@@ -77,13 +83,13 @@ static bool unpack_all(stored_plane *planes, int size, size_t count, bool turn, 
         for (int i = 0; i < size; i++) {
             stored_plane *it = &planes[i];
             parts[i] = it->codec == STORED_RAW ? it->at + at : it->at;
-            if (it->codec == STORED_CODED && !next_symbols(&it->symbols, NULL, part, it->block))
+            if (is_coded(it) && !next_symbols(&it->symbols, NULL, part, it->block))
                 return false;
         }
         join_planes(parts, part, size, turn, out + at * (size_t)size);
     }
     for (int i = 0; i < size; i++)
-        if (planes[i].codec == STORED_CODED && !symbols_ended(&planes[i].symbols))
+        if (is_coded(&planes[i]) && !symbols_ended(&planes[i].symbols))
             return false;
     return true;
 }

@@ -268,7 +268,7 @@ def test_of_many_staged_entries_a_lease_names_pages_of_a_tree(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record of the log has no room for all of them; they are kept as if they were named."""
-    monkeypatch.setattr("tensorrepo.workspace.staging.MOST_NAMED", 9)
+    monkeypatch.setattr("tensorrepo.workspace.staged_lease.MOST_NAMED", 9)
     folder = shell.folder / "many"
     folder.mkdir()
     for at in range(300):

@@ -45,6 +45,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
     lanes_for,
     pack_plane,
     raw_view,
+    short_lanes,
     tables_of,
     unknown_plane,
     unpack_plane,
@@ -72,6 +73,7 @@ _RUNS: Final = 4
 _PROMISING: Final = 0.01  # of the rows
 _BYTE: Final = np.dtype(np.uint8)
 _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
+_DISTANCES: Final = (PlaneCodec.DISTANCES, PlaneCodec.LONG_DISTANCES)
 
 
 def layers_seem_better(
@@ -111,7 +113,7 @@ def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArr
         head, coded = encode_tables(tables), np.empty(0, np.uint8)
         if not tables.certain:
             groups = BEST.contexts(base, of, tables.groups)
-            coded = rans.BEST.pack(layer, groups, tables.frequencies, lanes_for(layer.size))
+            coded = rans.BEST.pack(layer, groups, tables.frequencies, short_lanes(layer.size))
         parts += [_LAYER.pack(len(head) + coded.size), head, coded]
     return join_buffers(*parts)
 
@@ -149,7 +151,7 @@ def _decode_layer(
         return
     # Looked up in C for each layer: numpy takes ten times as long to index by what was found once.
     groups = BEST.contexts(base, of, tables.groups, buffer_for("groups", out.size, _BYTE))
-    if not rans.BEST.unpack(coded, groups, tables.frequencies, lanes_for(out.size), out):
+    if not rans.BEST.unpack(coded, groups, tables.frequencies, short_lanes(out.size), out):
         raise CorruptError(f"layers: {coded.size} bytes do not decode to {out.size}")
 
 
@@ -251,7 +253,8 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
         made = _encoded(frame, base, of, EncodeWay.ALWAYS)
     if made[2] is None:
         return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
-    return StoredPlane(PlaneCodec.DISTANCES, made[2])
+    is_long = made[3] == rans.MOST_LANES
+    return StoredPlane(PlaneCodec.LONG_DISTANCES if is_long else PlaneCodec.DISTANCES, made[2])
 
 
 def encode_taken(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
@@ -264,7 +267,7 @@ def expected_bytes(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> floa
     """How many bytes `encode_against` would make of a frame, about."""
     if not frame.size:
         return 0.0
-    expected, layers, _ = _encoded(frame, base, of, EncodeWay.EXPECT)
+    expected, layers, _, _ = _encoded(frame, base, of, EncodeWay.EXPECT)
     if layers:
         expected = min(expected, encode_layers(frame, base, of).nbytes)
     return min(expected, frame.nbytes)
@@ -272,7 +275,7 @@ def expected_bytes(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> floa
 
 def _encoded(
     frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
-) -> tuple[float, bool, Buffer | None]:
+) -> tuple[float, bool, Buffer | None, int]:
     """See `Distances.encode`: in one go, or one step after the other."""
     made = BEST.encode(frame, base, of, way)
     if made is not None:
@@ -280,13 +283,13 @@ def _encoded(
     tokens, counts = BEST.scan(frame, base, of)
     tables, groups, coded_bits = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
-    expected = (coded_bits + bits) / 8
+    expected, lanes = (coded_bits + bits) / 8, lanes_for(tokens.size, coded_bits)
     if way != EncodeWay.ALWAYS and layers_seem_better(frame, base, of, tokens, bits, tables):
-        return expected, True, None
+        return expected, True, None, lanes
     if way == EncodeWay.EXPECT or expected >= frame.nbytes:
-        return expected, False, None
-    packed = encode_distances(frame, base, of, tokens, tables, bits)
-    return expected, False, packed.data if packed.nbytes < frame.nbytes else None
+        return expected, False, None, lanes
+    packed = encode_distances(frame, base, of, tokens, tables, bits, lanes)
+    return expected, False, packed.data if packed.nbytes < frame.nbytes else None, lanes
 
 
 def encode_distances(
@@ -296,12 +299,13 @@ def encode_distances(
     tokens: NDArray[np.uint8],
     tables: FrequencyTables,
     bits: int,
+    lanes: int,
 ) -> NDArray[np.uint8]:
     """The plane of distances whose tokens were scanned and leave so many `bits`."""
     coded = np.empty(0, np.uint8)
     if not tables.certain:
         contexts = BEST.contexts(base, of, tables.groups)
-        coded = rans.BEST.pack(tokens, contexts, tables.frequencies, lanes_for(frame.size))
+        coded = rans.BEST.pack(tokens, contexts, tables.frequencies, lanes)
     head = join_buffers(_HEAD.pack(coded.size), encode_tables(tables), coded)
     packed = np.empty(head.size + (bits + 7) // 8 + SLACK_BYTES, np.uint8)
     packed[: head.size] = head
@@ -317,9 +321,10 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
         UnsupportedError: a plane codec that this version does not know.
     """
     data = np.frombuffer(stored.data, np.uint8)
-    if stored.codec == PlaneCodec.DISTANCES:
-        if not BEST.decode(data, base, of, out):
-            decode_in_steps(data, base, of, out)
+    if stored.codec in _DISTANCES:
+        is_long = stored.codec == PlaneCodec.LONG_DISTANCES
+        if not BEST.decode(data, base, of, out, is_long):
+            decode_in_steps(data, base, of, out, is_long)
     elif stored.codec == PlaneCodec.LAYERS:
         decode_layers(data, base, of, out)
     elif stored.codec == PlaneCodec.RAW:
@@ -337,11 +342,12 @@ def decode_rows(
         False where it does not, or the plane is not well-formed: `decode_against` says more.
     """
     data = np.frombuffer(stored.data, np.uint8)
-    return stored.codec == PlaneCodec.DISTANCES and BEST.decode_rows(data, base, of, out, rows)
+    is_long = stored.codec == PlaneCodec.LONG_DISTANCES
+    return stored.codec in _DISTANCES and BEST.decode_rows(data, base, of, out, is_long, rows)
 
 
 def decode_in_steps(
-    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+    data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any], is_long: bool
 ) -> None:
     """Fill `out` with the numbers of a plane of distances: what C does in one go, and errors.
 
@@ -358,9 +364,10 @@ def decode_in_steps(
     contexts = BEST.contexts(base, of, tables.groups)
     tokens = np.empty(out.size, np.uint8)
     coded = data[begin : begin + coded_bytes]
+    lanes = rans.MOST_LANES if is_long else short_lanes(out.size)
     if not coded.size and tables.certain:
         np.take(tables.frequencies.argmax(1).astype(np.uint8), contexts, out=tokens)
-    elif not rans.BEST.unpack(coded, contexts, tables.frequencies, lanes_for(out.size), tokens):
+    elif not rans.BEST.unpack(coded, contexts, tables.frequencies, lanes, tokens):
         raise CorruptError(f"distances: {coded.size} bytes do not decode to {out.size} tokens")
     if not apply(tokens, data[begin + coded_bytes :], base, of, out):
         raise CorruptError("distances: tokens and bits do not belong together")

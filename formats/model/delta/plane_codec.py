@@ -26,7 +26,15 @@ from tensorrepo.formats.native.frequency_tables import (
     WINDOW_BYTES,
     PackedBytes,
 )
-from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
+from tensorrepo.formats.native.rans import (
+    BEST,
+    FEW_LANES,
+    MANY_LANES,
+    MOST_LANES,
+    SYMBOLS,
+    TABLE,
+    TABLE_BITS,
+)
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
@@ -118,6 +126,8 @@ def _decode_groups(starts: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 LEVEL: Final = 1  # finding more matches than this makes planes larger, not smaller
 MANY_SYMBOLS: Final = 4096  # from here on MANY_LANES coders take turns
+_LONG_SYMBOLS: Final = 1 << 18  # from here on MOST_LANES do,
+_LONG_BYTES: Final = 32 << 10  # or from what these are expected to take
 _BYTE: Final = np.dtype(np.uint8)
 _OF_THREAD: Final = local()  # a compressor for each: to make one takes longer than a small plane
 _SAMPLE_BYTES: Final = 32 << 10
@@ -144,6 +154,8 @@ class PlaneCodec(IntEnum):
     CODED = 4  # by the frequencies of its bytes
     DISTANCES = 5  # of numbers from a base: tokens by their frequencies, and bits
     LAYERS = 6  # of distances from a base: each byte of them by its frequencies
+    LONG_CODED = 7  # as CODED, by MOST_LANES coders
+    LONG_DISTANCES = 8  # as DISTANCES, by MOST_LANES coders
 
 
 class StoredPlane(NamedTuple):
@@ -157,9 +169,15 @@ class StoredPlane(NamedTuple):
         return memoryview(self.data).nbytes
 
 
-def lanes_for(symbols: int) -> int:
-    """How many coders take turns over so many symbols."""
+def short_lanes(symbols: int) -> int:
+    """How many coders take turns over so many symbols, but of a plane that is said to be long."""
     return MANY_LANES if symbols >= MANY_SYMBOLS else FEW_LANES
+
+
+def lanes_for(symbols: int, bits: float) -> int:
+    """How many coders take turns over so many symbols, which are expected to take so many bits."""
+    is_long = symbols >= _LONG_SYMBOLS or bits >= 8 * _LONG_BYTES
+    return MOST_LANES if is_long and symbols >= MANY_SYMBOLS else short_lanes(symbols)
 
 
 def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
@@ -172,7 +190,10 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
         return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
     if packed.may_repeat and (smaller := _smaller_by_zstd(plane, packed.share)) is not None:
         return smaller
-    return raw if packed.coded is None else StoredPlane(PlaneCodec.CODED, packed.coded)
+    if packed.coded is None:
+        return raw
+    is_long = packed.lanes == MOST_LANES
+    return StoredPlane(PlaneCodec.LONG_CODED if is_long else PlaneCodec.CODED, packed.coded)
 
 
 def pack_planes(planes: NDArray[np.uint8]) -> list[StoredPlane]:
@@ -218,7 +239,7 @@ def expected_plane_bytes(plane: NDArray[np.uint8]) -> float:
     """How many bytes `pack_plane` would make of a plane, about; it is not packed for that."""
     if plane.size < 2:
         return plane.size
-    share, most_frequent, _, may_repeat = _coded(plane, -1.0)
+    share, most_frequent, _, may_repeat, _ = _coded(plane, -1.0)
     if most_frequent == plane.size:
         return 1.0
     if may_repeat and _repeats(plane, share):
@@ -244,10 +265,11 @@ def _coded_in_steps(plane: NDArray[np.uint8], most: float) -> PackedBytes:
     may_repeat = _may_repeat(plane, share)
     if share > most:
         return PackedBytes(share, most_frequent, None, may_repeat)
-    coded = BEST.pack(plane, None, tables.frequencies, lanes_for(plane.size))
+    lanes = lanes_for(plane.size, bits)
+    coded = BEST.pack(plane, None, tables.frequencies, lanes)
     whole = join_buffers(encode_tables(tables), coded)
     stored = whole.data if whole.size < plane.size else None
-    return PackedBytes(share, most_frequent, stored, may_repeat)
+    return PackedBytes(share, most_frequent, stored, may_repeat, lanes)
 
 
 def _noise_share(plane: NDArray[np.uint8]) -> float:
@@ -311,9 +333,11 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
         out[...] = data[0]
     elif stored.codec == PlaneCodec.ZSTD:
         out[...] = np.frombuffer(decompress_zstd(data.data, out.size), np.uint8)
-    elif stored.codec == PlaneCodec.CODED:
+    elif stored.codec in (PlaneCodec.CODED, PlaneCodec.LONG_CODED):
         tables, used = decode_tables(data)
-        if not BEST.unpack(data[used:], None, tables.frequencies[:1], lanes_for(out.size), out):
+        is_long = stored.codec == PlaneCodec.LONG_CODED
+        lanes = MOST_LANES if is_long else short_lanes(out.size)
+        if not BEST.unpack(data[used:], None, tables.frequencies[:1], lanes, out):
             raise CorruptError(f"coded plane: {data.size} bytes do not decode to {out.size}")
     else:
         raise unknown_plane(stored.codec)

@@ -242,6 +242,23 @@ def test_who_writes_while_there_are_no_threads_is_told_and_writes_later(
     core.close()
 
 
+@pytest.mark.parametrize("step", ["_begin", "_launch"])
+def test_an_unforeseen_error_is_told_to_whom_it_concerns_and_to_nobody_later(
+    fresh: RunningService, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    work, errors = getattr(Appender, step), [RuntimeError("unforeseen")]
+
+    def fails_once(appender: Appender, group: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return work(appender, group)
+
+    monkeypatch.setattr(Appender, step, fails_once)
+    first = compose(fresh, wanted(txn="t1"))
+    second = compose(fresh, wanted("heads/other", txn="t2"))
+    assert (first.status_code, second.status_code, errors) == (500, 200, [])
+
+
 def test_no_refusal_is_of_what_was_seen_long_ago(fresh: RunningService) -> None:
     first, second = remote(fresh), remote(fresh)
     commit_files(first, {"notes.txt": b"one"})

@@ -15,14 +15,19 @@ from tensorrepo.formats.model.layout.placement import decode_placement, encode_p
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, decode_object
+from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.model import (
     BASE_WEIGHT,
     GOLDEN,
+    LONG,
+    LONG_BASE,
+    LONG_TUNED,
     TUNED_WEIGHT,
     VALUES,
-    family_objects,
     golden_family,
+    golden_long,
     golden_objects,
+    kept_objects,
 )
 from tests.support.second_readers.codecs import Frame, decode, numbers_of
 from tests.support.second_readers.model import (
@@ -108,25 +113,45 @@ def test_the_golden_packs_are_read_by_the_spec_alone() -> None:
     assert large.signatures == {0: tuple(values[:: 600_000 // 256][:256] >> 16)}
 
 
-def test_the_golden_family_is_what_is_written_today() -> None:
-    written, _ = golden_family()
-    assert {path.name: path.read_bytes() for path in GOLDEN.glob("family-*.bin")} == written
+@pytest.mark.parametrize(("kind", "model"), [("family", golden_family), ("long", golden_long)])
+def test_a_golden_difference_is_what_is_written_today(kind: str, model: Any) -> None:
+    written, _ = model()
+    assert {path.name: path.read_bytes() for path in GOLDEN.glob(f"{kind}-*.bin")} == written
 
 
 def test_the_golden_family_is_read() -> None:
     _, entry = golden_family()
-    model = open_model(family_objects(), entry)
+    model = open_model(kept_objects("family"), entry)
     assert np.array_equal(model["weight"].reshape(-1), TUNED_WEIGHT)
     assert np.array_equal(model["norm"], VALUES["norm.bias"])
 
 
-def test_the_golden_family_is_read_by_the_spec_alone() -> None:
-    objects, (_, entry) = family_objects(), golden_family()
-    packs = {
+def spec_packs(objects: MemoryObjects) -> dict[bytes, SpecPack]:
+    return {
         bytes.fromhex(digest): SpecPack(bytes(objects.get(digest).payload))
         for digest, link in objects.links.items()
         if link.kind is Kind.PACK
     }
+
+
+def test_the_golden_long_tensor_is_read_also_by_the_spec_alone() -> None:
+    objects, (_, entry) = kept_objects("long"), golden_long()
+    assert np.array_equal(open_model(objects, entry)["long"].reshape(-1), LONG_TUNED)
+    packs, of = spec_packs(objects), numbers_of("BF16", (1, 2))
+    assert entry.storage is not None
+    found = read_placement(bytes(objects.get(entry.storage).payload), packs)
+    ((tuned,),) = found.values()
+    ((pack, number),) = tuned.bases
+    planes, distances = packs[pack].members[number].frames[0].planes, tuned.frames[0].planes
+    assert [codec for codec, _ in (*planes, *distances)] == [7, 3, 8]
+    ground = decode("planes", Frame(planes, 2 * LONG, of))
+    assert ground == LONG_BASE.tobytes()
+    assert decode("delta", Frame(distances, 2 * LONG, of, [ground])) == LONG_TUNED.tobytes()
+
+
+def test_the_golden_family_is_read_by_the_spec_alone() -> None:
+    objects, (_, entry) = kept_objects("family"), golden_family()
+    packs = spec_packs(objects)
     assert entry.storage is not None
     found = read_placement(bytes(objects.get(entry.storage).payload), packs)
     digest = derived("frame", TUNED_WEIGHT.tobytes())

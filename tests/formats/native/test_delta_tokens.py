@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tensorrepo.formats.native import row_moves
+from tensorrepo.formats.native import rans, row_moves
 from tensorrepo.formats.native.delta_tokens import (
     NATIVE,
     NUMPY,
@@ -168,12 +168,12 @@ def numbers_in(rows: ChosenRows, count: int) -> NDArray[np.bool_]:
 @pytest.mark.parametrize(
     ("columns", "skipped"), [(1, 0), (7, 6), (384, 0), (384, 100), (9000, 4000)]
 )
-@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(("count", "marked"), [(20_001, True), (20_001, False), (700_001, True)])
 def test_chosen_rows_are_decoded_where_they_lie(
-    of: Numbers, columns: int, skipped: int, *, marked: bool
+    of: Numbers, columns: int, skipped: int, count: int, *, marked: bool
 ) -> None:
     assert NATIVE is not None
-    frame, base = pair(of, 20_001, columns)
+    frame, base = pair(of, count, columns)
     frame[5000:9000] = base[5000:9000]
     frame[::2] = base[::2]  # so that bytes of any bits are worth encoding
     rows = rows_of(frame.size, columns, skipped, columns)._replace(marked=marked)
@@ -181,29 +181,46 @@ def test_chosen_rows_are_decoded_where_they_lie(
     made = NATIVE.encode(frame[chosen], base[chosen], of, EncodeWay.ALWAYS)
     assert made is not None
     assert made[2] is not None
-    out = np.full_like(frame, 3)
-    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, rows)
+    out, is_long = np.full_like(frame, 3), made[3] == rans.MOST_LANES
+    assert is_long == (count > 20_001)
+    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, is_long, rows)
     assert np.array_equal(out, np.where(chosen, frame, of.dtype.type(3)))
 
 
-@needs_native
-@pytest.mark.parametrize(("size", "below"), [(4, 15), (8, 44)])
-def test_chosen_rows_are_decoded_from_where_their_table_moves_them(size: int, below: int) -> None:
+FORETOLD = pytest.mark.parametrize(
+    ("size", "share", "count"),
+    [(4, 1, 30_001), (4, 0.02, 30_001), (4, 0.0005, 700_001), (8, 1, 30_001), (8, 0.01, 30_001)],
+)
+
+
+def check_foretold(size: int, share: float, count: int) -> None:
+    """Rows that moved as a table says, but for a share of their numbers, come back."""
     assert NATIVE is not None
     of = Numbers(size, signed_magnitude=True, exponent_bits=8 if size == 4 else 11)
-    frame, base = pair(of, 20_001, size)
+    below = 15 if size == 4 else 44
+    frame, base = pair(of, count, size)
     table = np.random.default_rng(size).integers(0, row_moves.FARTHEST, 256).astype("<u2")
     rows = rows_of(frame.size, 384, 100, size)
     chosen = numbers_in(rows, frame.size)
     moved = row_moves.NUMPY.step(base, of, below, table)
+    frame = np.where(np.random.default_rng(7).random(frame.size) < share, frame, moved)
     made = NATIVE.encode(frame[chosen], moved[chosen], of, EncodeWay.ALWAYS)
     assert made is not None
     assert made[2] is not None
-    out = frame.copy()
+    out, is_long = frame.copy(), made[3] == rans.MOST_LANES
+    assert is_long == (count > 30_001)
     out[chosen] = 0
     some = rows._replace(below=below, table=table)
-    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, some)
+    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, is_long, some)
     assert np.array_equal(out, frame)
+
+
+@needs_native
+@FORETOLD
+def test_chosen_rows_are_decoded_from_where_their_table_moves_them(
+    size: int, share: float, count: int
+) -> None:
+    check_foretold(size, share, count)
 
 
 @needs_native
@@ -218,9 +235,9 @@ def test_rows_that_do_not_fit_their_plane_are_refused() -> None:
     assert made[2] is not None
     plane, out = np.frombuffer(made[2], np.uint8), np.empty_like(frame)
     others, none = rows._replace(marked=False), rows._replace(which=np.zeros(200, np.bool_))
-    assert not NATIVE.decode_rows(plane, base, of, out, others)
-    assert not NATIVE.decode_rows(plane[:-1], base, of, out, rows)
-    assert not NATIVE.decode_rows(plane, base, of, out, none)
+    assert not NATIVE.decode_rows(plane, base, of, out, False, others)
+    assert not NATIVE.decode_rows(plane[:-1], base, of, out, False, rows)
+    assert not NATIVE.decode_rows(plane, base, of, out, False, none)
 
 
 @needs_native
@@ -241,4 +258,4 @@ def test_rows_that_are_none_of_the_frame_are_refused(wrong: dict[str, Any]) -> N
     frame, base = pair(of, 20_000, 1)
     rows = rows_of(frame.size, 100, 0, 1)._replace(**wrong)
     with pytest.raises(ValueError, match=r"rows|classes|table"):
-        NATIVE.decode_rows(np.zeros(100, np.uint8), base, of, frame, rows)
+        NATIVE.decode_rows(np.zeros(100, np.uint8), base, of, frame, False, rows)

@@ -52,14 +52,14 @@ def exponents(others: int) -> NDArray[np.uint8]:
     return plane
 
 
-def packed_in_steps(plane: NDArray[np.uint8]) -> tuple[object, int, bytes, bool]:
+def packed_in_steps(plane: NDArray[np.uint8]) -> tuple[object, int, bytes, bool, int]:
     """What `pack` returns, by the steps in numpy."""
     counts = rans.NUMPY.count(plane, None, 1)
     groups, frequencies, _, bits = NUMPY.group(counts)
     coded = rans.NUMPY.pack(plane, None, frequencies, rans.MANY_LANES)
     expected = pytest.approx(bits / 8 / plane.size)
     stored = NUMPY.encode(groups, frequencies) + coded.tobytes()
-    return expected, int(counts.max()), stored, False
+    return expected, int(counts.max()), stored, False, rans.MANY_LANES
 
 
 @pytest.mark.parametrize("others", [0, 9, 100, 4000])

@@ -15,7 +15,7 @@ import pytest
 from tensorrepo.formats.native import delta_tokens, frequency_tables, rans, signatures
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.formats.model.delta.test_distances import in_both_ways, plane_of
-from tests.formats.native.test_delta_tokens import KINDS
+from tests.formats.native.test_delta_tokens import FORETOLD, KINDS, check_foretold
 from tests.formats.native.test_frequency_tables import exponents, packed_in_steps
 from tests.formats.native.test_rans import some_symbols
 from tests.formats.native.test_signatures import nearest
@@ -71,21 +71,33 @@ def machine(request: Any, tmp_path_factory: Any) -> Any:
 @pytest.mark.parametrize("count", sampled([1, 300, 4096, 5000, 9001], 2))
 def test_planes_decode_alike(machine: str, of: Numbers, count: int) -> None:  # noqa: ARG001
     assert delta_tokens.NATIVE is not None
-    plane, frame, base = plane_of(of, count, count)
-    out = np.zeros_like(base)
-    assert delta_tokens.NATIVE.decode(plane, base, of, out)
-    assert np.array_equal(out, frame)
+    for is_long in (False, True):
+        plane, frame, base = plane_of(of, count, count, is_long)
+        out = np.zeros_like(base)
+        assert delta_tokens.NATIVE.decode(plane, base, of, out, is_long)
+        assert np.array_equal(out, frame)
 
 
 @KINDS
+@pytest.mark.parametrize("is_long", [False, True])
 @pytest.mark.parametrize("where", sampled([0.01, 0.05, 0.3, 0.6, 0.98], 2))
-def test_damage_is_refused_alike(machine: str, of: Numbers, where: float) -> None:  # noqa: ARG001
-    plane, _, base = plane_of(of, 6000, 7)
+def test_damage_is_refused_alike(
+    machine: str,  # noqa: ARG001
+    of: Numbers,
+    where: float,
+    is_long: bool,
+) -> None:
+    plane, _, base = plane_of(of, 6000, 7, is_long)
     damaged = plane.copy()
     damaged[int(where * plane.size)] ^= 0x10
-    one, other = in_both_ways(damaged, base, of)
+    one, other = in_both_ways(damaged, base, of, is_long)
     assert (one is None) == (other is None)
     assert one is None or np.array_equal(one, other)
+
+
+@FORETOLD
+def test_rows_decode_alike(machine: str, size: int, share: float, count: int) -> None:  # noqa: ARG001
+    check_foretold(size, share, count)
 
 
 @KINDS
@@ -106,8 +118,8 @@ def test_nearest_signatures_are_alike(machine: str) -> None:  # noqa: ARG001
     assert nearest(signatures.NATIVE, *of) == nearest(signatures.NUMPY, *of)
 
 
-@pytest.mark.parametrize("lanes", [rans.FEW_LANES, rans.MANY_LANES])
-@pytest.mark.parametrize("size", [1, 33, 5000])
+@pytest.mark.parametrize("lanes", [rans.FEW_LANES, rans.MANY_LANES, rans.MOST_LANES])
+@pytest.mark.parametrize("size", [1, 33, 65, 5000])
 def test_symbols_are_packed_alike(machine: str, lanes: int, size: int) -> None:  # noqa: ARG001
     assert rans.NATIVE is not None
     table = np.full((1, rans.SYMBOLS), rans.TABLE // rans.SYMBOLS, np.uint16)

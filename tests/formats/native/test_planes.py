@@ -69,7 +69,7 @@ def test_planes_lie_in_the_memory_that_is_given(
 
 @needs_native
 @SIZES
-@pytest.mark.parametrize("count", [5, 4097, 40_000])
+@pytest.mark.parametrize("count", [5, 4097, 40_000, 270_001])
 def test_stored_planes_are_joined_as_those_that_were_unpacked_before(
     size: int, turn: bool, count: int
 ) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.native.rans import (
     FEW_LANES,
     MANY_LANES,
+    MOST_LANES,
     NATIVE,
     NUMPY,
     SYMBOLS,
@@ -27,7 +28,7 @@ CODERS: list[Any] = [
     pytest.param(NATIVE, id="native", marks=needs_native),
 ]
 EVERY = pytest.mark.parametrize("coder", CODERS)
-LANES = pytest.mark.parametrize("lanes", [FEW_LANES, MANY_LANES])
+LANES = pytest.mark.parametrize("lanes", [FEW_LANES, MANY_LANES, MOST_LANES])
 
 
 def some_symbols(size: int, seed: int, spread: float) -> NDArray[np.uint8]:
@@ -53,7 +54,7 @@ TABLES = pytest.mark.parametrize("table", [fair(1), skewed()], ids=["fair", "ske
 @EVERY
 @LANES
 @TABLES
-@pytest.mark.parametrize("size", sampled([0, 1, 3, 31, 32, 33, 4095, 10_001], 4))
+@pytest.mark.parametrize("size", sampled([0, 1, 3, 31, 32, 33, 63, 64, 65, 4095, 10_001], 5))
 def test_symbols_come_back(
     coder: RansCoder, lanes: int, table: NDArray[np.uint16], size: int
 ) -> None:
@@ -65,15 +66,16 @@ def test_symbols_come_back(
 
 
 @EVERY
-def test_contexts_have_tables_of_their_own(coder: RansCoder) -> None:
+@LANES
+def test_contexts_have_tables_of_their_own(coder: RansCoder, lanes: int) -> None:
     symbols, contexts = some_symbols(5000, 1, 9.0), some_symbols(5000, 2, 0.8) & 1
     tables = np.concatenate([skewed(), fair(1)])
-    packed = coder.pack(symbols, contexts, tables, MANY_LANES)
+    packed = coder.pack(symbols, contexts, tables, lanes)
     out = np.empty_like(symbols)
-    assert coder.unpack(packed, contexts, tables, MANY_LANES, out)
+    assert coder.unpack(packed, contexts, tables, lanes, out)
     assert np.array_equal(out, symbols)
     wrong = np.empty_like(symbols)
-    coder.unpack(packed, 1 - contexts, tables, MANY_LANES, wrong)
+    coder.unpack(packed, 1 - contexts, tables, lanes, wrong)
     assert not np.array_equal(wrong, symbols)
 
 
@@ -91,15 +93,16 @@ def test_both_pack_to_the_same_bytes(lanes: int, size: int, seed: int, spread: f
 
 
 @EVERY
+@LANES
 @pytest.mark.parametrize("cut", [1, 2, 128, 4000])
-def test_what_is_cut_short_does_not_decode(coder: RansCoder, cut: int) -> None:
+def test_what_is_cut_short_does_not_decode(coder: RansCoder, lanes: int, cut: int) -> None:
     symbols = some_symbols(9000, 3, 30.0)
-    packed = coder.pack(symbols, None, fair(1), MANY_LANES)
-    assert not coder.unpack(packed[:-cut], None, fair(1), MANY_LANES, np.empty_like(symbols))
+    packed = coder.pack(symbols, None, fair(1), lanes)
+    assert not coder.unpack(packed[:-cut], None, fair(1), lanes, np.empty_like(symbols))
 
 
 @EVERY
-@given(data=st.binary(max_size=400), size=st.integers(0, 200), lanes=st.sampled_from([4, 32]))
+@given(data=st.binary(max_size=400), size=st.integers(0, 200), lanes=st.sampled_from([4, 32, 64]))
 def test_no_bytes_do_harm(coder: RansCoder, data: bytes, size: int, lanes: int) -> None:
     out = np.zeros(size + 64, np.uint8)
     coder.unpack(np.frombuffer(data, np.uint8), None, skewed(), lanes, out[:size])
@@ -107,15 +110,16 @@ def test_no_bytes_do_harm(coder: RansCoder, data: bytes, size: int, lanes: int) 
 
 
 @needs_native
+@LANES
 @given(at=st.integers(0, 2000), bit=st.integers(0, 7))
-def test_both_make_the_same_of_damaged_bytes(at: int, bit: int) -> None:
+def test_both_make_the_same_of_damaged_bytes(lanes: int, at: int, bit: int) -> None:
     assert NATIVE is not None
     symbols = some_symbols(5000, 4, 3.0)
-    packed = NUMPY.pack(symbols, None, fair(1), MANY_LANES).copy()
+    packed = NUMPY.pack(symbols, None, fair(1), lanes).copy()
     packed[at] ^= 1 << bit
     outs = [np.zeros_like(symbols) for _ in range(2)]
     fine = [
-        each.unpack(packed, None, fair(1), MANY_LANES, out)
+        each.unpack(packed, None, fair(1), lanes, out)
         for each, out in zip((NATIVE, NUMPY), outs, strict=True)
     ]
     assert fine[0] == fine[1]

@@ -44,7 +44,7 @@ from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink
 from tests.support.builders.objects import MemoryObjects
 from tests.support.golden.dataset import CASES
-from tests.support.golden.model import family_objects, golden_family
+from tests.support.golden.model import golden_family, kept_objects
 from tests.support.golden.others import DATASET, INDEX_BLOBS
 from tests.support.golden.others import GOLDEN as OTHERS
 
@@ -246,7 +246,7 @@ def _reads_dataset(root: Digest) -> Callable[[MemoryObjects], None]:
 @cache
 def whole_models() -> tuple[Whole, ...]:
     """Each object of a golden model that is stored as the difference from another."""
-    objects, (_, entry) = family_objects(), golden_family()
+    objects, (_, entry) = kept_objects("family"), golden_family()
     return tuple(Whole(objects, name, _reads_model(entry)) for name in sorted(objects.stored))
 
 

@@ -31,6 +31,9 @@ VALUES = {
 
 BASE_WEIGHT = (16_000 + np.arange(70_000) // 41).astype("<u2")
 TUNED_WEIGHT = BASE_WEIGHT + (np.arange(70_000, dtype="<u2") % 11 == 0)
+LONG = 1 << 18  # numbers: 64 coders take turns
+LONG_BASE = 16_000 + ((noise(0, LONG) & 15 < 1).astype("<u2") << np.uint16(7))
+LONG_TUNED = LONG_BASE + (noise(LONG, 2 * LONG) & 255 < 4)
 
 
 def golden_objects() -> dict[str, bytes]:
@@ -61,16 +64,28 @@ def golden_objects() -> dict[str, bytes]:
 
 def golden_family() -> tuple[dict[str, bytes], Entry]:
     """The objects of a model that is stored as the difference from another, and its entry."""
-    objects = MemoryObjects()
-    base = write_model(objects, family_source(BASE_WEIGHT))
-    tuned = write_model(objects, family_source(TUNED_WEIGHT), known=[base])
-    return {f"family-{name:.12}.bin": data for name, data in objects.stored.items()}, tuned
+    return _tuned("family", family_source(BASE_WEIGHT), family_source(TUNED_WEIGHT))
 
 
-def family_objects() -> MemoryObjects:
-    """The objects of the golden files of that model."""
+def golden_long() -> tuple[dict[str, bytes], Entry]:
+    """The same of one long tensor."""
+    base, tuned = (
+        ModelSource({"long": ArrayTensor(weight, TYPES["BF16"], (512, LONG // 512))})
+        for weight in (LONG_BASE, LONG_TUNED)
+    )
+    return _tuned("long", base, tuned)
+
+
+def _tuned(kind: str, base: ModelSource, tuned: ModelSource) -> tuple[dict[str, bytes], Entry]:
     objects = MemoryObjects()
-    for path in GOLDEN.glob("family-*.bin"):
+    entry = write_model(objects, tuned, known=[write_model(objects, base)])
+    return {f"{kind}-{name:.12}.bin": data for name, data in objects.stored.items()}, entry
+
+
+def kept_objects(kind: str) -> MemoryObjects:
+    """The objects of the golden files of one of these models."""
+    objects = MemoryObjects()
+    for path in GOLDEN.glob(f"{kind}-*.bin"):
         data = path.read_bytes()
         envelope = decode_object(data)
         digest = object_digest((data,))
@@ -100,9 +115,9 @@ def write_golden() -> None:
     (GOLDEN / "original.bin").write_bytes(HEAD + VALUES["norm.bias"].tobytes())
     for name, data in golden_objects().items():
         (GOLDEN / name).write_bytes(data)
-    for old in GOLDEN.glob("family-*.bin"):
+    for old in (*GOLDEN.glob("family-*.bin"), *GOLDEN.glob("long-*.bin")):
         old.unlink()
-    for name, data in golden_family()[0].items():
+    for name, data in (golden_family()[0] | golden_long()[0]).items():
         (GOLDEN / name).write_bytes(data)
 
 

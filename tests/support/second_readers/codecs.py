@@ -138,9 +138,9 @@ def _plane(codec: int, data: bytes, count: int) -> NDArray[np.uint8]:
     elif codec == 3:
         (found,) = (np.full(count, byte, np.uint8) for byte in data)
     else:
-        assert codec == 4
+        assert codec in (4, 7)
         tables, used = _tables(data)
-        found = _symbols(data[used:], tables, np.zeros(count, np.uint8))
+        found = _symbols(data[used:], tables, np.zeros(count, np.uint8), codec == 7)
     assert found.size == count
     return found
 
@@ -150,7 +150,9 @@ def _moved(plane: tuple[int, bytes], base: NDArray[Any], of: Numbers) -> NDArray
     codec, data = plane
     if codec == 0:
         return np.frombuffer(data, of.dtype)
-    distances = (_layers if codec == 6 else _tokens)(data, base, of).astype(of.dtype)
+    assert codec in (5, 6, 8)
+    found = _layers(data, base, of) if codec == 6 else _tokens(data, base, of, codec == 8)
+    distances = found.astype(of.dtype)
     top = of.dtype.type(1 << (8 * of.size - 1))
     negative = base & top != 0 if of.signed else np.zeros(base.size, bool)
     order = np.where(negative, ~base, base ^ top) if of.signed else base
@@ -181,10 +183,11 @@ def _layers(data: bytes, base: NDArray[Any], of: Numbers) -> NDArray[np.uint64]:
     return whole
 
 
-def _tokens(data: bytes, base: NDArray[Any], of: Numbers) -> NDArray[np.uint64]:
+def _tokens(data: bytes, base: NDArray[Any], of: Numbers, is_long: bool) -> NDArray[np.uint64]:
     tables, used = _tables(data[4:])
     stop = 4 + used + int.from_bytes(data[:4], "little")
-    tokens = _symbols(data[4 + used : stop], tables, _contexts(base, of)).astype(np.int64)
+    symbols = _symbols(data[4 + used : stop], tables, _contexts(base, of), is_long)
+    tokens = symbols.astype(np.int64)
     stream, distances = int.from_bytes(data[stop:], "little"), np.zeros(base.size, np.uint64)
     for at, token in enumerate(tokens.tolist()):
         if token < 16:
@@ -216,7 +219,10 @@ def _tables(data: bytes) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], i
 
 
 def _symbols(
-    data: bytes, tables: tuple[NDArray[np.int64], NDArray[np.int64]], contexts: NDArray[np.uint8]
+    data: bytes,
+    tables: tuple[NDArray[np.int64], NDArray[np.int64]],
+    contexts: NDArray[np.uint8],
+    is_long: bool = False,
 ) -> NDArray[np.uint8]:
     """Interleaved rANS: one symbol of each coder in a round, who needs a word takes the next."""
     groups, frequencies = tables
@@ -226,7 +232,7 @@ def _symbols(
     starts = np.cumsum(frequencies, 1) - frequencies
     known = [np.repeat(np.arange(256), row) for row in frequencies]
     symbol_at = np.stack(known).astype(np.uint8)
-    coders = 32 if contexts.size >= 4096 else 4
+    coders = 64 if is_long else 32 if contexts.size >= 4096 else 4
     states = np.frombuffer(data[: 4 * coders], "<u4").astype(np.int64)
     words, taken = np.frombuffer(data[4 * coders :], "<u2").astype(np.int64), 0
     out = np.zeros(contexts.size, np.uint8)

@@ -10,6 +10,7 @@ import pytest
 
 from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec
 from tensorrepo.formats.model.delta.registry import CODECS
 from tests.support.effort import sampled
 from tests.support.second_readers import codecs
@@ -66,6 +67,20 @@ def test_a_frame_is_decoded_by_the_spec_alone(codec: str, name: str, count: int)
         about.first_byte // of.size,
     )
     assert codecs.decode(codec, stored) == frame.tobytes()
+
+
+@pytest.mark.parametrize("codec", ["planes", "delta"])
+def test_a_long_frame_is_decoded_by_the_spec_alone(codec: str) -> None:
+    base = RANDOM.geometric(0.3, (1 << 18) + 7).astype("<u2")
+    frame = base + RANDOM.integers(0, 3, base.size).astype("<u2")
+    about = FrameShape(TYPES["I16"], frame.nbytes, 2, 0)
+    chosen, of = CODECS[codec], codecs.numbers_of("I16", (1, 2))
+    given = [base.view(np.uint8).data] if chosen.bases else []
+    planes = chosen.encode(frame.view(np.uint8).data, given, about)
+    assert {plane.codec for plane in planes} & {PlaneCodec.LONG_CODED, PlaneCodec.LONG_DISTANCES}
+    stored = [(int(plane.codec), bytes(plane.data)) for plane in planes]
+    whole = codecs.Frame(stored, frame.nbytes, of, [bytes(one) for one in given])
+    assert codecs.decode(codec, whole) == frame.tobytes()
 
 
 def odd_numbers() -> Any:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.model.delta import distances
-from tensorrepo.formats.model.delta.plane_codec import tables_of
+from tensorrepo.formats.model.delta.plane_codec import short_lanes, tables_of
+from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.delta_tokens import BEST, NATIVE, Numbers, bits_of
 from tensorrepo.repo.errors import CorruptError
 from tests.formats.native.test_delta_tokens import KINDS
@@ -22,7 +23,7 @@ SEEDS = st.integers(0, 1 << 16)
 COUNTS = st.integers(1, 300) | st.integers(4000, 9000) | st.sampled_from([4096, 5120, 8192])
 
 
-def plane_of(of: Numbers, count: int, seed: int) -> tuple[Any, Any, Any]:
+def plane_of(of: Numbers, count: int, seed: int, is_long: bool = False) -> tuple[Any, Any, Any]:
     """A plane of distances, its frame and base: numbers of any bits, many of them near."""
     rng = np.random.default_rng(seed)
     base = rng.integers(0, 256, count * of.size, np.uint8).view(of.dtype)
@@ -32,18 +33,19 @@ def plane_of(of: Numbers, count: int, seed: int) -> tuple[Any, Any, Any]:
     tokens, counts = BEST.scan(frame, base, of)
     tables, _, _ = tables_of(counts)
     bits = int(bits_of(tokens).sum(dtype=np.int64))
-    return distances.encode_distances(frame, base, of, tokens, tables, bits), frame, base
+    lanes = rans.MOST_LANES if is_long else short_lanes(count)
+    return distances.encode_distances(frame, base, of, tokens, tables, bits, lanes), frame, base
 
 
-def in_both_ways(plane: Any, base: Any, of: Numbers) -> list[Any]:
+def in_both_ways(plane: Any, base: Any, of: Numbers, is_long: bool = False) -> list[Any]:
     """What each makes of the plane; None where it is refused."""
     assert NATIVE is not None
     found: list[Any] = []
     outs = [np.zeros(base.size + 64, of.dtype) for _ in range(2)]
-    fine = NATIVE.decode(plane, base, of, outs[0][: base.size])
+    fine = NATIVE.decode(plane, base, of, outs[0][: base.size], is_long)
     found.append(outs[0] if fine else None)
     try:
-        distances.decode_in_steps(plane, base, of, outs[1][: base.size])
+        distances.decode_in_steps(plane, base, of, outs[1][: base.size], is_long)
         found.append(outs[1])
     except CorruptError:
         found.append(None)
@@ -53,37 +55,43 @@ def in_both_ways(plane: Any, base: Any, of: Numbers) -> list[Any]:
 
 @needs_native
 @KINDS
-@given(count=COUNTS, seed=SEEDS)
-def test_a_plane_decodes_alike_in_one_go_and_in_steps(of: Numbers, count: int, seed: int) -> None:
-    plane, frame, base = plane_of(of, count, seed)
-    found = in_both_ways(plane, base, of)
+@given(count=COUNTS, seed=SEEDS, is_long=st.booleans())
+def test_a_plane_decodes_alike_in_one_go_and_in_steps(
+    of: Numbers, count: int, seed: int, is_long: bool
+) -> None:
+    plane, frame, base = plane_of(of, count, seed, is_long)
+    found = in_both_ways(plane, base, of, is_long)
     assert all(np.array_equal(each[:count], frame) for each in found)
 
 
 @needs_native
 @KINDS
 @given(
-    count=COUNTS, seed=SEEDS, where=st.floats(0, 1, exclude_max=True), data=st.binary(max_size=4)
+    count=COUNTS,
+    seed=SEEDS,
+    where=st.floats(0, 1, exclude_max=True),
+    data=st.binary(max_size=4),
+    is_long=st.booleans(),
 )
 def test_damage_is_refused_by_both_or_decodes_alike(
-    of: Numbers, count: int, seed: int, where: float, data: bytes
+    of: Numbers, count: int, seed: int, where: float, data: bytes, is_long: bool
 ) -> None:
-    plane, _, base = plane_of(of, count, seed)
+    plane, _, base = plane_of(of, count, seed, is_long)
     # Squared: tables and the states of coders lie at the beginning.
     at = int(where * where * plane.size)
     damaged = np.concatenate([plane[:at], np.frombuffer(data, np.uint8), plane[at + 1 :]])
-    one, other = in_both_ways(damaged, base, of)
+    one, other = in_both_ways(damaged, base, of, is_long)
     assert (one is None) == (other is None)
     assert one is None or np.array_equal(one, other)
 
 
 @needs_native
-@pytest.mark.parametrize("count", [300, 6000])
-def test_every_cut_is_refused(count: int) -> None:
+@pytest.mark.parametrize(("count", "is_long"), [(300, False), (6000, False), (6000, True)])
+def test_every_cut_is_refused(count: int, is_long: bool) -> None:
     of = Numbers(2, signed_magnitude=True, exponent_bits=8)
-    plane, _, base = plane_of(of, count, 3)
+    plane, _, base = plane_of(of, count, 3, is_long)
     cuts = [plane[:size] for size in range(0, plane.size, 1 + plane.size // 500)]
-    assert all(in_both_ways(cut, base, of) == [None, None] for cut in cuts)
+    assert all(in_both_ways(cut, base, of, is_long) == [None, None] for cut in cuts)
 
 
 @needs_native

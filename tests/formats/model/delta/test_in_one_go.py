@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(delta_tokens.NATIVE is None, reason="the kernel 
 KINDS = [Numbers(1, True, 0), Numbers(2, True, 8), Numbers(4, True, 8), Numbers(8, False, 0)]
 
 
-@sampled_product("of,count,spread", KINDS, [1, 700, 5000, 20_001], [0, 3, 1 << 7, 1 << 30], dev=16)
+@sampled_product(
+    "of,count,spread", KINDS, [1, 700, 5000, 20_001, 70_001], [0, 3, 1 << 7, 1 << 30], dev=20
+)
 def test_distances_are_encoded_and_expected_alike(of: Numbers, count: int, spread: int) -> None:
     rng = np.random.default_rng(count + spread)
     base = rng.integers(0, 1 << of.bits - 1, count, dtype=np.uint64).astype(of.dtype)
