@@ -310,6 +310,12 @@ def plan_collection(
 def refuse_collection(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
     if (reason := view.state.read_only_reason) is not None:
         raise UnsupportedError(f"nothing is collected in {repository.url}: {reason}")
+    if writes and repository.log.service is not None:
+        raise UnsupportedError(
+            f"{repository.url} is behind a service, and garbage is collected where its store lies: "
+            "let whoever runs the service run `tensorrepo gc` there. With --dry-run it tells here "
+            "what would go."
+        )
     if writes and repository.backend.guarantee is Guarantee.READ_ONLY:
         raise UnsupportedError(f"{repository.url} can only be read: nothing is collected there")
 

@@ -258,7 +258,7 @@ class ObjectWriter:
         if self._failure is not None:
             raise StorageError(
                 f"{self.store.backend.url}: an object of this transaction could not be stored "
-                f"({self._failure}). Begin it again."
+                f"({str(self._failure) or type(self._failure).__name__}). Begin it again."
             ) from self._failure
 
     @property

@@ -199,6 +199,10 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         word: f"`tensorrepo dataset {word}` does that."
         for word in ("adopt", "column", "compact", "set", "stream")
     }
+    | dict.fromkeys(
+        ("request", "requests", "merge-request", "mr", "pr"),
+        "Merge requests are made on the pages of a `tensorrepo serve`, or by its REST API.",
+    )
     | {
         "storage": "`tensorrepo du` tells of entries, `du --by ref|dataset|model` of history.",
         "prune": "`tensorrepo gc` deletes what nothing leads to, `expire` gives up old commits.",
