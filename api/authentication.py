@@ -26,7 +26,14 @@ from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
 
 # Of the API. Pages have a door of their own, which leads to the login.
-OPEN: Final = frozenset({("GET", "/api/v1"), ("HEAD", "/api/v1"), ("POST", "/api/v1/session")})
+OPEN: Final = frozenset(
+    {
+        ("GET", "/api/v1"),
+        ("HEAD", "/api/v1"),
+        ("POST", "/api/v1/session"),
+        ("POST", "/api/validate-yaml"),  # clients of Hugging Face ask it without their token
+    }
+)
 # Of the service, of OCI registries, and what MLflow's client asks of a repository.
 _API: Final = re.compile(r"/+(?:(?:api|v2)(?:/|\Z)|[^/]+/+(?:[^/]+/+)?api/+\d)", re.IGNORECASE)
 

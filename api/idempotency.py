@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from sqlalchemy import delete, insert, select, update
@@ -149,25 +149,21 @@ class Idempotency:
             note(request, None)
             await _again(request, known, hashed)(request.scope, receive, send)
             return
-        watched = _Watched(send)
+
+        async def end() -> None:
+            if watched.status in _FORGOTTEN:
+                await run_in_threadpool(answers.forget, user, key)
+                return
+            kept = {"status": watched.status, "media": watched.media, "body": watched.kept()}
+            await run_in_threadpool(lambda: answers.end(user, key, "done", **kept))
+
+        watched = _Watched(send, end)
         try:
             await self._app(request.scope, _given(body, receive), watched)
         except BaseException:
-            await run_in_threadpool(answers.end, user, key, "unknown")
+            if not watched.ended:
+                await run_in_threadpool(answers.end, user, key, "unknown")
             raise
-        if watched.status in _FORGOTTEN:
-            await run_in_threadpool(answers.forget, user, key)
-            return
-        await run_in_threadpool(
-            lambda: answers.end(
-                user,
-                key,
-                "done",
-                status=watched.status,
-                media=watched.media,
-                body=watched.kept(),
-            )
-        )
 
 
 async def _caller(request: Request, headers: Headers) -> Caller | None:
@@ -234,11 +230,16 @@ def _again(request: Request, known: KeptAnswer, hashed: str) -> Response:
 
 
 class _Watched:
-    """`send` that keeps what is sent, as long as that is small and no secret."""
+    """`send` that keeps what is sent, as long as that is small and no secret.
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    Before the last of it goes out, `end` is waited for: who has the whole answer and asks again is
+    told what became of the first request, not that it is under way.
+    """
+
+    def __init__(self, send: Send, end: Callable[[], Awaitable[None]]) -> None:
+        self._send, self._end = send, end
         self._body: bytearray | None = bytearray()
+        self.ended = False
         self.status = 500
         self.media = ""
 
@@ -252,7 +253,14 @@ class _Watched:
             self._body += message.get("body", b"")
             if len(self._body) > MAX_ANSWER_BYTES:
                 self._body = None
-        await self._send(message)
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await self._send(message)
+            return
+        self.ended = True
+        try:
+            await self._end()
+        finally:
+            await self._send(message)
 
     def kept(self) -> bytes | None:
         return None if self._body is None else bytes(self._body)

@@ -45,9 +45,9 @@ from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
 from tensorrepo.formats.dataset.versions.fragment_content import (
     NAME_COST,
     SEEN_BYTES,
+    FragmentNames,
     NamedFragment,
     SeenFragments,
-    named_fragments,
     within,
 )
 from tensorrepo.formats.dataset.versions.match import RowRanges
@@ -147,6 +147,7 @@ class PurgeSurvey:
     held: Sequence[HeldEntry]
     outside: Outside | None = None
     purged: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    _names: FragmentNames = field(default_factory=FragmentNames)
 
     @cached_property
     def datasets(self) -> Mapping[Digest, frozenset[str]]:
@@ -224,7 +225,7 @@ class PurgeSurvey:
                 key = (leaf.digest or leaf.payload, tuple(sorted(dataset.schema.visible.names)))
                 if key not in seen:
                     seen.add(key)
-                    fragments = named_fragments(dataset, number, first)
+                    fragments = self._names.of(dataset, number, first)
                     count = sum(_equal_rows(dataset, fragments, known, erased, counts))
                     for path in paths if count else ():
                         found[path] = max(found.get(path, 0), count)
@@ -232,7 +233,7 @@ class PurgeSurvey:
         return dict(sorted(found.items()))
 
     def _erased_hashes(self) -> set[bytes]:
-        erased, seen = set[bytes](), SeenFragments()
+        erased, seen = set[bytes](), SeenFragments(self._names)
         for digest in self.datasets:
             dataset = undeleted(self.open(digest))
             if dataset.root.stored_bytes <= MOST_COPIED_BYTES and len(erased) < MOST_TEXTS:
@@ -273,7 +274,7 @@ class PurgeSurvey:
     def _ids(self) -> NDArray[np.void]:
         found = [row_ids(self.request.ids)] if self.request.ids else [np.zeros(0, ROW_ID)]
         refused: InvalidInputError | NotFoundError | None = None
-        asked, seen = 0, SeenFragments()
+        asked, seen = 0, SeenFragments(self._names)
         for digest in self.named if self.request.where is not None else ():
             dataset = undeleted(self.open(digest))
             fresh = seen.fresh(dataset)  # what a row is, decides whether it is meant
@@ -306,7 +307,7 @@ class PurgeSurvey:
             erasure.ids, lambda kind: isinstance(kind, ClassLabel)
         ):
             found.setdefault(column.id, set()).add(column.type.names[value])
-        seen = SeenFragments()
+        seen = SeenFragments(self._names)
         for digest in self.datasets if found else ():
             dataset = self.open(digest)
             rows = _expanded(seen.fresh(dataset))
@@ -335,7 +336,7 @@ class PurgeSurvey:
         self, ids: NDArray[np.void], wanted: Callable[[Any], bool]
     ) -> Iterator[tuple[Digest, Any, Any]]:
         """Version, column and value of each erased cell that is not null, of columns `wanted`."""
-        seen = SeenFragments()
+        seen = SeenFragments(self._names)
         for digest in self.datasets:
             dataset = undeleted(self.open(digest))
             rows = within(erased_rows(dataset, Erasure(ids)), seen.fresh(dataset))
@@ -385,7 +386,9 @@ class PurgeSurvey:
             if erasure.is_empty:
                 continue
             try:
-                twin = erase(writer, self.open(digest), erasure, self.tainted, made=made)
+                twin = erase(
+                    writer, self.open(digest), erasure, self.tainted, made=made, names=self._names
+                )
             except InvalidInputError as error:
                 raise InvalidInputError(f"{path or digest[:12]}: {error}") from error
             if twin is not None and twin.digest != digest:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NewType
 
 from blake3 import blake3
@@ -23,8 +23,10 @@ Buffer = bytes | bytearray | memoryview
 Digest = NewType("Digest", str)
 
 DIGEST_BYTES = 32
+CONTENT_CONTEXT = "tensorrepo content v1"
 SHORT_DIGITS = 8
 _DIGITS = re.compile(r"[0-9a-f]{64}")
+_STEP_BYTES = 32 << 10  # as many chunks as machines hash side by side, twice
 _PARALLEL_BYTES = 1 << 20  # below this, starting BLAKE3's threads costs more than they save
 
 # Deriving the key costs a compression; copies of a prepared hasher share it.
@@ -32,7 +34,7 @@ _OBJECT = blake3(derive_key_context="tensorrepo object v1")
 _OBJECT_PARALLEL = blake3(derive_key_context="tensorrepo object v1", max_threads=blake3.AUTO)
 _RECORD = blake3(derive_key_context="tensorrepo record v1")
 _STATE = blake3(derive_key_context="tensorrepo state v1")
-_CONTENT = blake3(derive_key_context="tensorrepo content v1")
+_CONTENT = blake3(derive_key_context=CONTENT_CONTEXT)
 
 
 class _Cores:
@@ -61,8 +63,32 @@ def plain_hasher() -> blake3:
 
 def object_digest(parts: Sequence[Buffer]) -> Digest:
     """Name of the object whose bytes are `parts`, one after the other."""
-    large = any(memoryview(part).nbytes >= _PARALLEL_BYTES for part in parts)
-    return streamed_digest(parts, parallel=large)
+    # On average: threads are woken for each part, so for many small ones they take twice as long.
+    size = sum([memoryview(part).nbytes for part in parts])
+    parallel = size >= _PARALLEL_BYTES * len(parts) > 0
+    return streamed_digest(_in_steps(parts) if len(parts) > 1 else parts, parallel=parallel)
+
+
+def _in_steps(parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in pieces that begin at multiples of _STEP_BYTES.
+
+    BLAKE3 hashes as many chunks side by side as lie in one subtree, and what begins anywhere
+    begins with the smallest ones: of pieces of 80 KB that takes a third of all time.
+    """
+    held = bytearray()
+    for part in parts:
+        data, start = memoryview(part).cast("B"), 0
+        if held:
+            start = min(_STEP_BYTES - len(held), len(data))
+            held += data[:start]
+            if len(held) < _STEP_BYTES:
+                continue
+            yield held
+            held = bytearray()
+        stop = len(data) - (len(data) - start) % _STEP_BYTES
+        yield data[start:stop]
+        held += data[stop:]
+    yield held
 
 
 def has_digest(data: Buffer, digest: Digest) -> bool:

@@ -6,12 +6,14 @@ things in, the way to ask git for a name. `sdk` and the command line pass the re
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import secrets
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from os import PathLike
@@ -32,7 +34,13 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
 from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.typed_decoding import from_json
@@ -475,16 +483,35 @@ def read_config(path: Path) -> dict[str, str]:
 
 def write_config(path: Path, settings: Mapping[str, str]) -> None:
     """Replace the settings of one file, as a whole; the URL of a catalog may hold a password."""
+    replace_settings(path, msgspec.json.encode(dict(settings)))
+
+
+def replace_settings(path: Path, content: bytes) -> None:
+    """Let a file that only its user may read hold this JSON, or what it held before.
+
+    Raises:
+        PermissionDenied: it may not be written.
+        StorageError: it cannot be, as where the disk is full.
+    """
     partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.touch(0o600)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(dict(settings)), indent=1))
+        partial.write_bytes(msgspec.json.format(content, indent=1))
         partial.replace(path)
     except OSError as error:
-        raise PermissionDenied(
-            f"cannot write {path}: {error.strerror}. XDG_CONFIG_HOME names another folder."
-        ) from error
+        with suppress(OSError):
+            partial.unlink()
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: Path, error: OSError) -> Error:
+    """Why settings were not written, and what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StorageError(f"cannot write {path}: {error.strerror}. Free some space, then repeat.")
+    return PermissionDenied(
+        f"cannot write {path}: {error.strerror}. XDG_CONFIG_HOME names another folder."
+    )
 
 
 def author(machine: Machine, workspace_config: Path | None = None) -> str:

@@ -8,7 +8,6 @@ neither to another port of the same host, nor to where a redirect leads.
 from __future__ import annotations
 
 import fcntl
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tensorrepo.connect import Machine
+from tensorrepo.connect import Machine, replace_settings, unwritten
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, StorageError
 from tensorrepo.repo.typed_decoding import from_json
 
@@ -191,11 +190,6 @@ def _changing(machine: Machine) -> Iterator[dict[str, StoredLogin]]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             logins = stored_logins(machine)
             yield logins
-            partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
-            partial.touch(0o600)
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(logins), indent=1))
-            partial.replace(path)
+            replace_settings(path, msgspec.json.encode(logins))
     except OSError as error:
-        raise PermissionDenied(
-            f"cannot write {path}: {error.strerror}. XDG_CONFIG_HOME names another folder."
-        ) from error
+        raise unwritten(path, error) from error

@@ -342,17 +342,16 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
                 f"{type(planner).__name__} pickles: use planner=tensorrepo.dcp.SavePlanner()"
             )
         view = self._context.core.log.refresh()
-        writer = ObjectWriter(self._context.core.objects, view.state.graves)
         shards, texts, shortened = _resolved(plan, planner, self._moments(planner), self._lossy)
         # The same on every rank that sees the same newest checkpoint.
         against = against_newest(self._context, view, self._run, self._step, self._keep)
         before = against.base
         if against.depth:
             against = replace(against, predictions=self._predicted(planner, shards, before))
-        told = store_shards(
-            writer, shards, known=[] if before is None else [before], against=against
-        )
-        writer.flush()
+        known = [] if before is None else [before]
+        with ObjectWriter(self._context.core.objects, view.state.graves) as writer:
+            told = store_shards(writer, shards, known=known, against=against)
+            writer.flush()
         rank = _Rank(told, view.generation, texts, untold(planner.given), shortened)
         # Said once, with the first item.
         said = [rank, *[None] * len(plan.items)]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
+_SHOWN: Final = 40  # characters of what was asked for
 _CHANGE: Final = "with repo.transaction() as tx: tx.dataset(name)"
 _QUERY: Final = 'ds.query("SELECT ... FROM self")'
 # What people type on a dataset: how it is said here.
@@ -209,6 +210,15 @@ def named_only(words: Mapping[str, str]) -> Callable[[_Call], _Call]:
         return cast("_Call", checked)
 
     return with_words
+
+
+def no_membership(value: object) -> TypeError:
+    """What to raise for ``value in ds``, which would read all rows and compare each as a dict."""
+    shown = repr(value) if isinstance(value, str) and len(value) < _SHOWN else "value"
+    return TypeError(
+        f"a dataset is not asked by `in`, which would read every row. Columns: {shown} in "
+        'ds.columns; rows: len(ds.find({"key": value})) > 0, or a condition: ds.find("key = 7")'
+    )
 
 
 def no_attribute(

@@ -179,8 +179,7 @@ def write_tensors(
     shards, aliases = _shards(tensors)
     under = None if base is None else base_model(repo.context, base)
     pin = core.log.refresh()
-    writer = ObjectWriter(core.objects, pin.state.graves)
-    try:
+    with ObjectWriter(core.objects, pin.state.graves) as writer:
         entry = write_part(
             writer,
             shards,
@@ -191,8 +190,6 @@ def write_tensors(
         )
         writer.flush()
         stored = open_model(writer, entry)
-    finally:
-        writer.abort()
     assert entry.storage is not None, "a model has a placement"
     lease = lease_name(content_tag(name.encode())[:8].hex(), entry.storage)
     kept = [entry.digest, entry.storage]

@@ -193,16 +193,12 @@ class Accounts:
         with self._database.read() as connection:
             return [_stored(row) for row in connection.execute(asked).mappings()]
 
-    def revoke(self, token: str) -> None:
-        """Make a token worthless, and all that it made."""
-        self._revoke([token_hash(token)])
-
     def revoke_id(self, user: str | None, wanted: str) -> None:
-        """The same by its public id; `user` None: anybody's. Raises NotFoundError."""
-        self._revoke([self._hash_of(user, wanted)])
+        """Make a token worthless, and all that it made, by its public id; `user` None: anybody's.
 
-    def _revoke(self, hashes: list[str]) -> None:
-        table = tables.tokens
+        Raises NotFoundError.
+        """
+        table, hashes = tables.tokens, [self._hash_of(user, wanted)]
         with self._database.write() as connection:
             while hashes:  # downwards: a token is made by an older one
                 connection.execute(self._revoked().where(table.c.hash.in_(hashes)))

@@ -62,7 +62,7 @@ class RepositoryAccess:
         if not self.may(action, ref):
             what = "all of" if ref is None else f"{ref} of"
             raise PermissionDenied(
-                f"{self.caller.name or 'nobody'} may not {action.word} {what} {self.name}. Ask an "
+                f"{self.caller.name or 'nobody'} may not {action.verb} {what} {self.name}. Ask an "
                 "admin of the repository for it, or use another token."
             )
 

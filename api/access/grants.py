@@ -45,6 +45,11 @@ class Action(IntEnum):
     def word(self) -> str:
         return self.name.lower()
 
+    @property
+    def verb(self) -> str:
+        """What is done by it: "may not administer"."""
+        return "administer" if self is Action.ADMIN else self.word
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

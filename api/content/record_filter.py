@@ -55,7 +55,10 @@ _CLAUSE: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _LIST_ITEM: Final = re.compile(rf"\s*({_QUOTED})\s*(,|\Z)")
-_ORDER: Final = re.compile(r"\s*(?P<field>.+?)(?:\s+(?P<way>asc|desc))?\s*", re.IGNORECASE)
+_ORDER: Final = re.compile(
+    r"\s*(?P<field>(?:[^\s`\"']|`[^`]*`|\"[^\"]*\"|'[^']*')+)(?:\s+(?P<way>asc|desc))?\s*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,11 +107,14 @@ def get_version(access: RepositoryAccess, name: str, which: int | str) -> Versio
     view = access.view
     memory = memory_of(access)
     one = seen(access, name, memory.index.at(view).get(name))
+    card = _card(access, view, name, one)
     if one is None or not one.versions:
-        raise unknown(access, name)
+        if one is None and card is None:
+            raise unknown(access, name)
+        raise NotFoundError(f"{name} has no version {which}: it is registered, and has none")
     number = number_of(one, name, which)
     facts = memory.facts_of(access.core, name, number, one)
-    return version_info(name, facts, one, _card(access, view, name, one))
+    return version_info(name, facts, one, card)
 
 
 def known_version(access: RepositoryAccess, name: str, which: int | str) -> VersionInfo | None:

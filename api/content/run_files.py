@@ -28,7 +28,7 @@ from tensorrepo.formats.runs.run_files import (
 from tensorrepo.formats.runs.run_models import FolderModel, folder_models, is_weights, put_weights
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
@@ -136,9 +136,25 @@ def put_plain_file(access: RepositoryAccess, owner: str, name: str, content: Pat
 
 
 def remove_run_files(access: RepositoryAccess, owner: str, name: str) -> None:
-    """Remove a file, or a folder. Raises NotFoundError: also for what is part of a model."""
+    """Remove a file, or a folder.
+
+    Raises:
+        NotFoundError: there is neither.
+        InvalidInputError: it went into a model, which stays as it is.
+    """
     access.require(Action.WRITE, ref_of_files(owner))
-    remove_files(access.core, owner, name, author=access.caller.author)
+    try:
+        remove_files(access.core, owner, name, author=access.caller.author)
+    except NotFoundError:
+        for model, opened in _models(file_tree(access.core, access.view, owner)):
+            prefix = f"{model.folder}/" if model.folder else ""
+            names = (prefix + inner for inner, _ in _sizes(opened))
+            if any(one == name or one.startswith(f"{name}/") for one in names):
+                raise InvalidInputError(
+                    f"{name!r:.200} went into model {model.path!r} of run {owner!r}, which stays "
+                    "as it is"
+                ) from None
+        raise
 
 
 def model_of_commit(access: RepositoryAccess, commit: str) -> FoundModel:

@@ -127,11 +127,6 @@ def list_runs(access: RepositoryAccess, *, prefix: str = "") -> list[str]:
     ]
 
 
-def run_info(access: RepositoryAccess, name: str) -> RunInfo:
-    """One run in short. Raises NotFoundError."""
-    return info_of(find_run(access, name))
-
-
 def get_run(access: RepositoryAccess, name: str) -> RunDetails:
     """One run. Raises NotFoundError."""
     return details_of(find_run(access, name))

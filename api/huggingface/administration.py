@@ -59,10 +59,7 @@ def create(service: Service, caller: Caller, name: ForeignName, *, public: bool)
         PermissionDenied: the caller may not write there, or may not make the namespace.
     """
     if public:
-        raise InvalidInputError(
-            f"{name.id} would be public, and what may be read here is said by grants: leave "
-            "`private` out, and ask an admin of the repository for a grant for others"
-        )
+        raise _public(name)
     if caller.level(name.namespace) is None:
         service.require_admin(caller, name.namespace)
     try:
@@ -76,6 +73,30 @@ def create(service: Service, caller: Caller, name: ForeignName, *, public: bool)
         return False
     commits.make_empty(hub)
     return True
+
+
+def settle(hub: HubRepository, *, public: bool, gated: bool) -> None:
+    """Let a repository be private, which all are.
+
+    Raises:
+        InvalidInputError: it is to be public, or open for who asks.
+    """
+    hub.require_there()
+    hub.access.require(Action.WRITE, f"{BRANCHES}{MAIN}")
+    if public:
+        raise _public(hub.name)
+    if gated:
+        raise InvalidInputError(
+            f"{hub.id} has no gate: who may read it is said by grants of the repository "
+            f"{hub.name.namespace}"
+        )
+
+
+def _public(name: ForeignName) -> InvalidInputError:
+    return InvalidInputError(
+        f"{name.id} would be public, and what may be read here is said by grants: leave "
+        "`private` out, and ask an admin of the repository for a grant for others"
+    )
 
 
 def delete(service: Service, caller: Caller, name: ForeignName) -> None:
@@ -101,6 +122,7 @@ def move(service: Service, caller: Caller, source: ForeignName, target: ForeignN
 
 def create_branch(hub: HubRepository, name: str, start: str | None) -> None:
     """A branch at a revision, else at main. Raises ConflictError."""
+    name = commits.branch_name(name)
     hub.require_there()
     hub.access.require(Action.WRITE, BRANCHES + name)
     try:
@@ -114,7 +136,7 @@ def create_branch(hub: HubRepository, name: str, start: str | None) -> None:
 
 def delete_branch(hub: HubRepository, name: str) -> None:
     """Remove a branch. Raises NotFoundError; InvalidInputError for main."""
-    _delete(hub, BRANCHES + name, name)
+    _delete(hub, BRANCHES + commits.branch_name(name), name)
 
 
 def create_tag(hub: HubRepository, name: str, revision: str, message: str) -> None:

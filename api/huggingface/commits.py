@@ -21,7 +21,12 @@ from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.files import sha256_key
 from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_commit
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
-from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
+from tensorrepo.api.huggingface.errors import (
+    file_missing,
+    repository_exists,
+    revision_missing,
+    stale_parent,
+)
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.huggingface.proved_files import checksum_of, is_unchanged
 from tensorrepo.api.huggingface.repositories import HubRepository
@@ -51,6 +56,7 @@ from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind
 
 _LOOKED_AT: Final = 1000  # commits in which the source of a copy is looked for
+_TRIES: Final = 20  # of a commit that names no parent, while others commit to the same repository
 _ALL: Final = ""
 
 
@@ -68,7 +74,7 @@ def commit_files(hub: HubRepository, revision: str, request: CommitRequest) -> C
     Raises:
         PermissionDenied: the caller may not write to that branch.
         NotFoundError: there is no such branch.
-        ConflictError: it moved since the client looked.
+        ConflictError: it moved since the commit that the client named as parent.
         InvalidInputError: a file that was not uploaded, or that cannot be stored.
     """
     number = proposal_number(revision)
@@ -188,12 +194,22 @@ def _has(hub: HubRepository, branch: str) -> bool:
 def _commit(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
     hub.require_there()
     hub.access.require(Action.WRITE, BRANCHES + branch)
+    for _ in range(0 if request.parent is not None else _TRIES - 1):
+        try:
+            return _commit_once(hub, branch, request)
+        except ConflictError:
+            continue  # somebody was first: what this one changes is changed on theirs
+    return _commit_once(hub, branch, request)
+
+
+def _commit_once(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
     with _begin(hub, branch) as tx:
         if tx.base is None:
             raise revision_missing(hub.id, branch)
         before = _at_base(hub, tx)
         if request.parent is not None:
             _refuse_stale(hub, before, request.parent)
+        _refuse_missing(before, request)
         files = _Files(hub, before, request)
         stage = _stage_model if hub.name.space == "models" else _stage_files
         try:
@@ -244,6 +260,28 @@ def _refuse_stale(hub: HubRepository, before: HubCommit, parent: str) -> None:
             f"a commit has happened since: {hub.id} is at {short_commit(now)}, and not as it was "
             f"at {parent:.40}. Look at it, and commit again."
         )
+
+
+def _refuse_missing(before: HubCommit, request: CommitRequest) -> None:
+    """Raise NotFoundError for what is to be deleted and is not there.
+
+    By these words clients tell people to look whether they mean a file or a folder.
+    """
+    comes = request.contents.keys() | request.large.keys()
+    for path in sorted(request.removed - comes):
+        try:
+            before.find(path)
+        except NotFoundError as error:
+            raise _not_deleted(before, "file", path) from error
+    for folder in sorted(request.removed_folders - {"", "."}):
+        if not before.has_folder(folder):
+            raise _not_deleted(before, "folder", folder)
+
+
+def _not_deleted(before: HubCommit, what: str, path: str) -> NotFoundError:
+    commit = short_commit(before.content.commit)
+    message = f"A {what} with this name doesn't exist, to be deleted: {path!r:.200}"
+    return file_missing(message, commit)
 
 
 class _Files:

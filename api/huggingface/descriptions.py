@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.history import CommitRecord, HistoryFilter, list_history
 from tensorrepo.api.foreign_names import ForeignName, foreign_refs, short_commit
+from tensorrepo.api.huggingface.card_metadata import CARD, Json, card_metadata
 from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import HubRepository
@@ -23,17 +24,16 @@ from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit
 from tensorrepo.repo.ids import Digest
 
-CARD: Final = "README.md"
 CONFIG: Final = "config.json"
 _MOST_TEXT: Final = 1 << 20  # of a card or a config that is read for a description
 _MOST_SIBLINGS: Final = 100_000
-Json = dict[str, Any]
 
 
 def describe(commit: HubCommit, *, blobs: bool = False) -> Json:
     """What a client learns of a repository at a commit; reads the card and the config alone."""
     card = card_of(commit)
-    tags = [str(tag) for tag in card.get("tags") or ()]
+    said = card.get("tags") or []
+    tags = [str(tag) for tag in (said if isinstance(said, list) else (said,))]
     touched, files = last_change(commit), list(islice(commit.files(), _MOST_SIBLINGS))
     told: Json = {
         **_brief(commit),
@@ -130,30 +130,6 @@ def _text(commit: HubCommit, name: str) -> str:
 def card_of(commit: HubCommit) -> Json:
     """The YAML in front of the card; nothing where there is none, or it is no such thing."""
     return card_metadata(_text(commit, CARD))
-
-
-def card_metadata(text: str) -> Json:
-    """What a card says in front, between lines of three hyphens."""
-    first, _, rest = text.partition("\n")
-    front, end, _ = rest.partition("\n---")
-    if first.strip() != "---" or not end:
-        return {}
-    import yaml  # 20 ms, for the first card
-
-    try:
-        found = yaml.safe_load(front)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    return _plain(found) if isinstance(found, dict) else {}
-
-
-def _plain(value: Any) -> Any:
-    """YAML as JSON holds it: keys are text, moments too."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _config(commit: HubCommit) -> Json:

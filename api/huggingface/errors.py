@@ -20,8 +20,19 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, UnauthenticatedError
 
 _ENTRY: Final = rf"{REPOSITORY_SEGMENT}/{REPOSITORY_SEGMENT}"
+# What has no place here, though clients ask for it: names of one part, and other kinds.
+_ONE_PART: Final = re.compile(
+    rf"/api/(?:models|datasets)/({REPOSITORY_SEGMENT})"
+    r"(?:/(?:auth-check|commits|paths-info|refs|revision|tree)(?:/.*)?)?"
+    rf"|/({REPOSITORY_SEGMENT})/resolve/(?!-/).*",
+    re.DOTALL,
+)
+_OTHER_KINDS: Final = re.compile(
+    rf"/api/(spaces|kernels)(?:/.*)?|/(spaces|kernels)/{_ENTRY}/resolve/.*", re.DOTALL
+)
 _PATHS: Final = re.compile(
-    r"/api/(?:(?:models|datasets)(?:/.*)?|repos/(?:create|delete|move)|whoami-v2|validate-yaml)"
+    rf"{_ONE_PART.pattern}|{_OTHER_KINDS.pattern}"
+    r"|/api/(?:(?:models|datasets)(?:/.*)?|repos/(?:create|delete|move)|whoami-v2|validate-yaml)"
     rf"|/(?:datasets/)?{_ENTRY}/resolve/.*"
     rf"|/(?:datasets/)?{_ENTRY}\.git/.*"
     r"|/lfs/.*"
@@ -90,8 +101,11 @@ def hub_error(
     if not _PATHS.fullmatch(path):
         return None
     fault, more = _fault_of(error), dict(headers)
-    code = fault.code
-    more["X-Error-Message"] = _header(told.detail)
+    code, detail = fault.code, told.detail
+    if told.status == HTTPStatus.NOT_FOUND and not code:
+        code, detail = _nowhere(path, request.method, detail)
+    if request.method == "HEAD" or detail.isascii():  # else the body alone has it as it is
+        more["X-Error-Message"] = _header(detail)
     if isinstance(error, UnauthenticatedError):
         if "authorization" in request.headers:
             more["X-Error-Message"] = _BAD_TOKEN
@@ -101,8 +115,24 @@ def hub_error(
         more["X-Error-Code"] = code
     if fault.commit:
         more["X-Repo-Commit"] = fault.commit
-    body = {"error": told.detail} | ({"url": fault.url} if fault.url else {})
+    body = {"error": detail} | ({"url": fault.url} if fault.url else {})
     return JSONResponse(body, fault.status or told.status, more)
+
+
+def _nowhere(path: str, method: str, detail: str) -> tuple[str, str]:
+    """The code and the words for a path that no route answers; else `detail`, without a code."""
+    one_part, other = _ONE_PART.fullmatch(path), _OTHER_KINDS.fullmatch(path)
+    if one_part is not None:
+        name = one_part[1] or one_part[2]
+        return "RepoNotFound", f"there is no repository {name!r} here: names are as 'team/net'"
+    if other is not None:
+        return (
+            "RepoNotFound",
+            f"there are no {other[1] or other[2]} here: models and datasets alone",
+        )
+    if detail == HTTPStatus.NOT_FOUND.phrase:
+        return "", f"this service does not answer {method} {path}"
+    return "", detail
 
 
 def _header(text: str) -> str:

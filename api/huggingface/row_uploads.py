@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final, cast
 
-from tensorrepo.api.huggingface.descriptions import CARD, card_metadata, card_of
+from tensorrepo.api.huggingface.card_metadata import CARD, card_metadata
+from tensorrepo.api.huggingface.descriptions import card_of
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.schema import ColumnBatch

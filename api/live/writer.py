@@ -244,5 +244,5 @@ def _with_points(
                 logbook.add({name: value}, step, time_ms)
         except InvalidInputError as error:  # more metrics than a run has, by several processes
             _LOGGER.warning("run %s: metric %r is left out: %s", document.name, name, error)
-    taken, metrics = logbook.take()
-    return msgspec.structs.replace(document, metrics=metrics), taken
+    taken = logbook.take()
+    return msgspec.structs.replace(document, metrics=taken.metrics), dict(taken.points)

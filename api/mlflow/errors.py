@@ -19,7 +19,13 @@ from starlette.responses import JSONResponse, Response
 
 from tensorrepo.api.errors import MEDIA_TYPE, Problem
 
-_PATH: Final = re.compile(r"/[^/]+/(?:[^/]+/)?api/\d+\.\d+/mlflow(?:-artifacts)?/")
+_API: Final = r"api/\d+\.\d+/mlflow(?:-artifacts)?/"
+_PATH: Final = re.compile(rf"/[^/]+/(?:[^/]+/)?{_API}")
+_ELSEWHERE: Final = re.compile(rf"/(?:.*/)?{_API}")
+_NAMES_NONE: Final = (
+    "this names no repository: MLFLOW_TRACKING_URI is the URL of the service and a name, such as "
+    "https://host/team/nets"
+)
 _CODES: Final[Mapping[str, str]] = {
     "invalid-input": "INVALID_PARAMETER_VALUE",
     "too-large": "INVALID_PARAMETER_VALUE",
@@ -48,7 +54,9 @@ def mlflow_error(
     """The answer for a client of MLflow; None for requests that are none of theirs."""
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     if _PATH.match(path) is None:
-        return None
+        if _ELSEWHERE.match(path) is None or told.status != HTTPStatus.NOT_FOUND:
+            return None
+        told = told.model_copy(update={"detail": _NAMES_NONE})
     status, members = _members(path, request.method, told)
     body = told.model_dump() | {"status": status} | members
     return JSONResponse(body, status, dict(headers), media_type=MEDIA_TYPE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, cast
 
 import msgspec
@@ -24,6 +25,7 @@ _MODELS: Final = "/registered-models"
 _VERSIONS: Final = "/model-versions"
 _MODELS_PAGE: Final = 100
 _VERSIONS_PAGE: Final = 10_000
+_RESERVED_ALIAS: Final = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
 
 
 class _NewModel(msgspec.Struct):
@@ -182,6 +184,11 @@ def delete_model_tag(
 @router.post(f"{_MODELS}/alias")
 def set_alias(access: AccessOf, told: Annotated[_Aliased, Depends(body_of(_Aliased))]) -> Response:
     version = _OfVersion(told.name, told.version)
+    if _RESERVED_ALIAS.fullmatch(told.alias):
+        raise InvalidInputError(
+            f"alias {told.alias!r:.40} is reserved: clients name the newest version, and versions "
+            "by their number, so. Take another"
+        )
     registry_changes.set_alias(access, told.name, told.alias, version.number)
     return answer({})
 

@@ -161,6 +161,7 @@ def _shown(page: RepositoryPage, number: int, *, fault: str = "", text: str = ""
         happenings=happenings(found),
         can_write=can_write,
         may_comment=_may_write(page),
+        has_target=found.onto is not None,
         has_moved=page.access.refs().get(found.request.source) not in {None, found.head},
         is_author=page.caller.author == found.request.author,
         source=found.request.source.removeprefix(BRANCHES),
@@ -177,7 +178,9 @@ def _may_write(page: RepositoryPage) -> bool:
 
 
 def _ability(page: RepositoryPage, found: Proposal) -> Mergeability | None:
-    return None if found.head is None else proposals.look_at(page.access, found.request.number)
+    if found.head is None or found.onto is None:
+        return None
+    return proposals.look_at(page.access, found.request.number)
 
 
 def happenings(found: Proposal) -> list[Happening]:

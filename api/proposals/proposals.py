@@ -76,9 +76,9 @@ def propose(
 ) -> Proposal:
     """Open a request; `source` and `target` are names of branches."""
     refs = (BRANCHES + source, BRANCHES + target)
-    for ref in refs:
+    for name, ref in zip((source, target), refs, strict=True):
         if not access.may(Action.READ, ref):  # as for one that is not there
-            raise NotFoundError(f"there is no branch {ref!r:.120}")
+            raise NotFoundError(f"there is no branch {name!r:.120}")
     access.require(Action.WRITE, refs[0])
     made = editing.open_request(
         access.core,

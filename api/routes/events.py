@@ -24,6 +24,7 @@ from tensorrepo.repo.errors import Error
 
 router: Final = deferred_router(prefix="/api/v1/repositories", tags=["events"])
 HEARTBEAT_SECONDS: Final = 15.0
+LISTENING: Final = "retry: 2000\n\n"  # sent first: what happens from now on is told
 SEND_SECONDS: Final = 60.0  # in which a client takes what it was sent
 
 
@@ -98,8 +99,8 @@ async def stream_events(
         await require_unchanged(request, access)
 
     async def parts() -> AsyncIterator[str]:
-        yield "retry: 2000\n\n"
         async with service.events.subscribe(access.served) as subscription:
+            yield LISTENING
             if since is not None:
                 async for events in subscription.replay(since):
                     await check()

@@ -22,7 +22,7 @@ from tensorrepo.api.errors import told
 from tensorrepo.api.live.hub import LiveEnd, LiveNews
 from tensorrepo.api.live.store import PendingPoints, RunKey
 from tensorrepo.api.requests import AccessOf, ServiceOf
-from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, EventStream
+from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, LISTENING, EventStream
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.repo.errors import Error, InvalidInputError
 
@@ -155,9 +155,9 @@ async def stream_run(
     since = None if last_event_id is None else _id(last_event_id)
 
     async def parts() -> AsyncIterator[str]:
-        yield "retry: 2000\n\n"
         points = service.live.points
         async with service.live_events.subscribe(key) as (queue, start):
+            yield LISTENING
             if since is not None and since < start:
                 if await run_in_threadpool(points.has, key, since):
                     missed = await run_in_threadpool(points.pending, key, since)

@@ -7,6 +7,7 @@ Source:
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import Header, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -37,6 +38,7 @@ from tensorrepo.repo.backends.base import SignsRequests
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
+    CALLER_HEADER,
     COMPOSES_HEADER,
     DIRECT_HEADER,
     MOST_ADDRESSES,
@@ -102,6 +104,7 @@ async def discover(access: AccessOf, service: ServiceOf, request: Request) -> Re
     prefix = request.scope.get("root_path", "")
     api = f"{prefix}{_BASE.replace('{repository:repository}', access.name)}"
     headers = {API_HEADER: api, ACCESS_HEADER: "all" if access.reads_all else "part"}
+    headers[CALLER_HEADER] = quote(access.caller.author, safe=" <>@+")
     if access.reads_all:
         headers[COMPOSES_HEADER] = str(MOST_COMPOSED_PATHS)
     direct = service.settings.presigned_bytes

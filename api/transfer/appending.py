@@ -151,6 +151,30 @@ class _Group:
         return later
 
 
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """What the judging thread has in hand: `group` is judged ahead of `landing`, `taken` is new."""
+
+    landing: _Group | None = None
+    group: _Group | None = None
+    taken: list[_Waiting] = field(default_factory=list)
+
+    def judge_taken(self) -> None:
+        assert self.group is not None, "it began"
+        members, self.taken = self.taken, []
+        self.group.judge(members)
+
+    def give_up(self) -> list[_Waiting]:
+        """Those whom nobody will answer now, in their order; what is landing yet goes on."""
+        ahead, self.group = self.group, None
+        members = [*([] if ahead is None else ahead.members), *self.taken]
+        self.taken = []
+        if self.landing is not None and self.landing.is_over:
+            members = [*self.landing.unanswered, *members]
+            self.landing = None
+        return members
+
+
 class Appender:
     """Writes the records of one repository, for all its clients in this process."""
 
@@ -180,25 +204,37 @@ class Appender:
         return await waiting.future
 
     def _work(self) -> None:
-        """Judge what comes, until nothing does; `group` is what is judged ahead of `landing`."""
-        landing: _Group | None = None
-        group: _Group | None = None
-        while (taken := self._take(landing, group)) is not None:
-            members = _checked(taken)
-            if landing is not None and landing.is_over:
-                if not self._has_landed(landing):
-                    ahead = [] if group is None else group.members
-                    self._append_in_turn([*landing.unanswered, *ahead, *members])
-                    landing = group = None
-                    continue
-                if group is not None:
-                    group.decision.settle()
-                landing = None
-            if members:
-                group = group or self._begin(landing)
-                group.judge(members)
-            if landing is None and group is not None:
-                landing, group = self._launch(group), None
+        """Judge what comes, until nothing does."""
+        turn, goes_on = _Turn(), True
+        while goes_on:
+            try:
+                goes_on = self._step(turn)
+            except BaseException as error:  # noqa: BLE001  told to everybody who waits
+                failed = turn.give_up()
+                _fail(failed, error)
+                _tell(failed)
+
+    def _step(self, turn: _Turn) -> bool:
+        """Judge what came, and have it land where nothing else does; False: nothing came."""
+        taken = self._take(turn.landing, turn.group)
+        if taken is None:
+            return False
+        turn.taken = _checked(taken)
+        if turn.landing is not None and turn.landing.is_over:
+            if not self._has_landed(turn.landing):
+                turn.taken = turn.give_up()
+                self._append_in_turn(turn.taken)
+                turn.taken = []
+                return True
+            if turn.group is not None:
+                turn.group.decision.settle()
+            turn.landing = None
+        if turn.taken:
+            turn.group = turn.group or self._begin(turn.landing)
+            turn.judge_taken()
+        if turn.landing is None and turn.group is not None:
+            turn.landing, turn.group = self._launch(turn.group), None
+        return True
 
     def _take(self, landing: _Group | None, group: _Group | None) -> list[_Waiting] | None:
         """What came, perhaps nothing once `landing` is over; None: this thread is done."""
@@ -281,10 +317,12 @@ class Appender:
         except BaseException as error:  # noqa: BLE001  told to everybody who waits
             _fail(group.members, error)
             appended = None
-        _tell([each for each in group.members if each.answer is not None])
-        with self._lock:
-            group.appended, group.is_over = appended, True
-            self._news.wake()
+        try:
+            _tell([each for each in group.members if each.answer is not None])
+        finally:
+            with self._lock:
+                group.appended, group.is_over = appended, True
+                self._news.wake()
 
     def _append_in_turn(self, members: Sequence[_Waiting]) -> None:
         """Judge and append those members, with nobody ahead of them or after."""

@@ -304,6 +304,7 @@ class _Judgment:
     one: Appending
     view: LogView
     state: State
+    moved: dict[str, Digest | None] = field(default_factory=dict)  # by entries before the judged
 
     def run(self) -> tuple[tuple[LogEntry, ...], State]:
         """The entries to write, and the state after them. Raises Error: none are written."""
@@ -380,8 +381,9 @@ class _Judgment:
             if update.new is not None:
                 commits.add(update.new)
                 self._check_forward(entry, update, commits)
-            if self.state.refs.get(update.ref) != update.old and not commits.missing:
+            if self._at(update.ref) != update.old and not commits.missing:
                 raise self._conflict(update)
+            self.moved[update.ref] = update.new
         if entry.kind == "lease-open":
             for digest in kept_by(entry):
                 commits.add_kept(digest)
@@ -463,8 +465,12 @@ class _Judgment:
             raise InvalidInputError(f"object {digest:.12} holds no updates of refs")
         return decode_ref_updates(envelope.payload)
 
+    def _at(self, ref: str) -> Digest | None:
+        """Where a ref is behind the entries that were judged: one append may let it begin anew."""
+        return self.moved[ref] if ref in self.moved else self.state.refs.get(ref)
+
     def _conflict(self, update: Update) -> ConflictError:
-        found = self.state.refs.get(update.ref)
+        found = self._at(update.ref)
         return ConflictError(
             f"{update.ref} moved from {update.old or 'nothing':.12} to {found or 'nothing':.12} "
             "meanwhile; nothing was written. Read it, and decide anew."

@@ -14,12 +14,17 @@ by as many threads as there are cores. Torch's seconds over the floor's are the 
 could reach; `*_cpu_ns_a_byte` of `base`, `kernels` and `blake3` say what the floor consists of, on
 one thread.
 
+Whether memory of a result is new, or was used before, is most of what torch takes, and as chance
+has it: malloc keeps what lies on top of its heap. So both are measured once more in either way:
+`share_of_torch_new_pages` and `share_of_torch_used_pages`.
+
 Other processes may be about: `cpu` figures are processor time of all threads, the least of the
 rounds, in turns, and ratios of them; speeds are the best round's.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +51,7 @@ from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.packing import seal
+from tensorrepo.formats.native.result_memory import new_result
 from tensorrepo.formats.native.thread_buffers import buffer_for
 
 Model = dict[str, torch.Tensor]
@@ -303,6 +309,38 @@ def save_alone(dtype: str) -> Case:
     return case
 
 
+MALLOC_TRIM_THRESHOLD, MALLOC_MMAP_MAX = -1, -4  # of glibc's mallopt
+MOST_WAITING = (128 << 20,)  # all that waits for results in `formats/native/result_memory.c`
+
+
+def by_pages(rounds: int, ours: Callable[[], Any], torchs: Callable[[], Any]) -> dict[str, float]:
+    """Torch's seconds over ours, least of each, where pages of results are new, or were used."""
+    malloc, seconds = ctypes.CDLL(None), {}
+    malloc.mallopt(MALLOC_MMAP_MAX, 0)
+    malloc.mallopt(MALLOC_TRIM_THRESHOLD, 1 << 30)
+    for pages in ("new", "used"):
+        for _ in range(rounds + 1):
+            for name, side in (("ours", ours), ("load_file", torchs)):
+                if pages == "new":
+                    new_result(MOST_WAITING, np.dtype(np.uint8))  # instead of all that waits
+                    malloc.malloc_trim(0)  # all that is free, wherever it lies
+                began = time.perf_counter()
+                made = side()
+                took = time.perf_counter() - began
+                del made
+                key = f"{name}_{pages}_pages_ms"
+                seconds[key] = min(seconds.get(key, took), took)
+    return {
+        **{
+            f"share_of_torch_{pages}_pages": round(
+                seconds[f"load_file_{pages}_pages_ms"] / seconds[f"ours_{pages}_pages_ms"], 2
+            )
+            for pages in ("new", "used")
+        },
+        **{key: round(1e3 * one, 1) for key, one in seconds.items()},
+    }
+
+
 def load(dtype: str, *, joined: bool) -> Case:
     """A fine-tune of depth 1, warm, beside torch's `load_file` and a clone of each tensor."""
 
@@ -314,20 +352,26 @@ def load(dtype: str, *, joined: bool) -> Case:
         raw = sum(tensor.nbytes for tensor in new.values())
         del base, new
         tasks = list(load_tasks(stored.open(entry)))
+
+        def ours() -> Model:
+            return stored.open(entry).load(output="torch")
+
+        def torchs() -> Model:
+            return {name: one.clone() for name, one in load_file(path).items()}
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             found = turns(
                 options.rounds,
                 {
-                    "ours": lambda: stored.open(entry).load(output="torch"),
+                    "ours": ours,
                     "floor": lambda: sum(pool.map(LoadTask.all, tasks)),
-                    "load_file": lambda: {
-                        name: one.clone() for name, one in load_file(path).items()
-                    },
+                    "load_file": torchs,
                 },
             )
         parts = load_parts(tasks, options.rounds)
         return {
             "share_of_torch": round(found["load_file"][0] / found["ours"][0], 2),
+            **by_pages(options.rounds, ours, torchs),
             "most_share_of_torch": round(found["load_file"][0] / found["floor"][0], 2),
             "share_of_floor": round(found["floor"][1] / found["ours"][1], 2),
             **figures(raw, found),

@@ -194,16 +194,17 @@ class ArrayTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
         """Copies the range alone, also of a strided array and from another device."""
-        if not buffer.nbytes:
-            return
-        unit = self.type.block_bytes
-        start, stop = start_byte // unit, (start_byte + buffer.nbytes) // unit
+        if buffer.nbytes:
+            data = self.bytes_at(start_byte, buffer.nbytes)
+            np.frombuffer(buffer, np.uint8)[:] = data
+
+    def bytes_at(self, start_byte: int, size_bytes: int) -> NDArray[np.uint8]:
+        """Some of the tensor's bytes: where they lie, if that is as they would be stored."""
         data = _plain_bytes(self.array)
         if data is not None:
-            data = data[start_byte : start_byte + buffer.nbytes]
-        else:
-            data = _bytes_of(_gather(self.array, start, stop))
-        np.frombuffer(buffer, np.uint8)[:] = data
+            return data[start_byte : start_byte + size_bytes]
+        unit = self.type.block_bytes
+        return _bytes_of(_gather(self.array, start_byte // unit, (start_byte + size_bytes) // unit))
 
 
 def read_rows(readers: Sequence[TensorReader], rows: NDArray[np.uint8]) -> int:

@@ -23,17 +23,16 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import CodecChoice
 from tensorrepo.formats.common.dtypes import Ints
-from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, IndexParts
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.metadata.span_write import (
     Fragment,
-    group_parts,
     leaf_fragments,
     leaf_patches,
 )
-from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
+from tensorrepo.formats.dataset.metadata.tree_read import read_index, read_leaf, read_patches
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.read import (
     BATCH_BYTES,
@@ -46,7 +45,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
-from tensorrepo.formats.dataset.versions.fragment_content import NamedFragment, named_fragments
+from tensorrepo.formats.dataset.versions.fragment_content import FragmentNames, NamedFragment
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.fragment_write import (
     FragmentWriter,
@@ -101,16 +100,38 @@ def tainted_pages(dataset: StoredDataset, erasure: Erasure) -> Iterator[PagePlac
         return
     first = 0
     for entry in dataset.root.leaves:
-        hit = bool(np.searchsorted(rows, first) < np.searchsorted(rows, first + entry.rows))
-        if hit or erasure.columns:
-            for start, stop, part, is_patch in _stored_parts(dataset, entry):
-                low, high = np.searchsorted(rows, [first + start, first + stop])
-                if part.id in erasure.columns:
-                    yield from _places(dataset, part)
-                elif low < high:  # pages of a patch count values, and not rows
-                    offsets = None if is_patch else rows[low:high] - first - start
-                    yield from _places(dataset, part, offsets)
+        low, high = np.searchsorted(rows, [first, first + entry.rows])
+        if low < high or erasure.columns:
+            yield from _tainted_of_leaf(dataset, entry, rows[low:high] - first, erasure.columns)
         first += entry.rows
+
+
+def _tainted_of_leaf(
+    dataset: StoredDataset, entry: LeafEntry, rows: Ints, columns: AbstractSet[str]
+) -> Iterator[PagePlace]:
+    """`rows` are those erased, counted from the first one of the leaf."""
+    leaf, links = read_leaf(dataset.objects, dataset.links, entry)
+    stops = np.cumsum(leaf.fragments["rows"], dtype=np.int64)
+    starts = stops - leaf.fragments["rows"]
+    hit = set(np.searchsorted(stops, rows, side="right").tolist())
+    for span in leaf.indexes:
+        parts = IndexParts(read_index(dataset.objects, span, links)[0])
+        for at in range(parts.fragments):
+            fragment = span.first_fragment + at
+            if not (columns or fragment in hit):
+                continue
+            low, high = np.searchsorted(rows, [starts[fragment], stops[fragment]])
+            for part in parts.of(at, at + 1).columns:
+                if part.id in columns:
+                    yield from _places(dataset, part)
+                elif low < high:
+                    yield from _places(dataset, part, rows[low:high] - starts[fragment])
+    patched = frozenset(span.group for span in leaf.patches)
+    for column, found in leaf_patches(dataset.objects, leaf, links, patched).items():
+        for fragment, patches in found.items():
+            if column in columns or fragment in hit:
+                for patch in patches:  # its pages count values, and not rows
+                    yield from _places(dataset, patch.column)
 
 
 def erase(
@@ -120,6 +141,7 @@ def erase(
     tainted: AbstractSet[PagePlace],
     *,
     made: FragmentTwins | None = None,
+    names: FragmentNames | None = None,
     budget_bytes: int = BUDGET_BYTES,
     codec: CodecChoice = "auto",
 ) -> ObjectLink | None:
@@ -134,6 +156,7 @@ def erase(
         erasure: what is erased.
         tainted: places of pages, in chunks of any version, that hold some of it.
         made: fragments that were written for other versions.
+        names: names of fragments that are known already.
         budget_bytes: bound of the memory used, beside one batch.
         codec: codec tried on pages that are written anew.
 
@@ -163,8 +186,9 @@ def erase(
         made = made or FragmentTwins()
         writer = FragmentWriter(schema, options, tree, groups or made.groups(schema))
         eraser = _Eraser(
-            dataset, schema, rows, tainted, chunks, leaves, writer, rng, made, put, not groups
-        )
+            dataset, schema, rows, tainted, chunks, leaves, writer, rng, made,
+            names or FragmentNames(), put, not groups,
+        )  # fmt: skip
         twin = eraser.run().finish(*texts)
     eraser.remember(open_dataset(objects, twin.digest))
     return twin
@@ -247,6 +271,7 @@ class _Eraser:
     writer: FragmentWriter
     rng: random.Random
     made: FragmentTwins
+    names: FragmentNames
     put: list[_PutFragment]  # fragments of the twin, as they come
     regroups: bool  # whether its column groups are others than those of the version
     written: dict[bytes, list[_PutFragment]] = field(default_factory=dict)  # for a fragment each
@@ -264,7 +289,7 @@ class _Eraser:
                 first += entry.rows
                 continue
             fragments = leaf_fragments(dataset, entry)
-            named = named_fragments(dataset, number, first)
+            named = self.names.of(dataset, number, first)
             for fragment, place in zip(fragments, named, strict=True):
                 self._put(kept, fragment, place)
             first += entry.rows
@@ -292,11 +317,14 @@ class _Eraser:
         first, stop = place.first_row, place.first_row + fragment.rows
         low, high = np.searchsorted(self.rows, [first, stop])
         parts = list(_parts_of(fragment, self.schema))
-        shares = any(not self.chunks.isdisjoint(_chunks_of(self.dataset, part)) for part in parts)
+        shares = any(not self.chunks.isdisjoint(_named_chunks(part)) for part in parts)
         if shares and low == high:
             self._refuse_copies(parts)
         if low < high or shares or self.regroups:
             self._rewrite(kept, fragment, place)
+            return
+        if len(self.schema.columns) == len(self.dataset.schema.columns):
+            self.writer.tree.add_known(fragment, counted=False)
             return
         live = {column.id for column in self.schema.columns}
         groups = {
@@ -382,53 +410,26 @@ def _groups_without(groups: Groups, columns: frozenset[str]) -> Groups:
     return tuple(group for group in groups if not columns & set(group))
 
 
-def _stored_parts(
-    dataset: StoredDataset, entry: LeafEntry
-) -> Iterator[tuple[int, int, ColumnPart, bool]]:
-    """All pages of a leaf, also of columns that were dropped: the rows of the fragment, the pages,
-    and whether they are of a patch.
-    """
-    leaf, links = read_leaf(dataset.objects, dataset.links, entry)
-    counts = leaf.fragments["rows"].astype(np.int64)
-    starts = np.cumsum(counts) - counts
-    live = frozenset(
-        [column.id for column in dataset.schema.columns]
-        + [name for group in dataset.root.groups for name in group]
-        + [span.group for span in leaf.spans]
-    )
-    for group in dict.fromkeys(span.group for span in leaf.indexes):
-        for at, part in enumerate(group_parts(dataset.objects, leaf, links, group, live)):
-            for column in part.columns if part is not None else ():
-                yield int(starts[at]), int(starts[at] + counts[at]), column, False
-    for found in leaf_patches(dataset.objects, leaf, links, live).values():
-        for at, patches in found.items():
-            for patch in patches:
-                yield int(starts[at]), int(starts[at] + counts[at]), patch.column, True
-
-
 def _parts_of(fragment: Fragment, schema: Schema) -> Iterator[ColumnPart]:
     live = {column.id for column in schema.columns}
     return (part for part in fragment.every_column if part.id in live)
 
 
-def _chunks_of(dataset: StoredDataset, part: ColumnPart) -> Iterator[Digest]:
-    """Chunks of the repository's own in which pages lie; files in place hold none of them."""
-    if not isinstance(part.pages, ColumnPages):
-        for page in part.pages:
-            yield from (tile() for tile in page.tiles)
-        return
-    numbers = set(part.pages.chunk.tolist())
-    numbers.update(number for page in part.pages.tiles for number in page)
-    for number in sorted(numbers):
-        if dataset.objects.describe(part.chunks[number]).kind is Kind.CHUNK:
-            yield part.chunks[number]
+def _named_chunks(part: ColumnPart) -> Sequence[Digest]:
+    """Chunks and files in which pages lie."""
+    if isinstance(part.pages, ColumnPages):
+        return part.chunks
+    return [tile() for page in part.pages for tile in page.tiles]
 
 
 def _places(
     dataset: StoredDataset, part: ColumnPart, offsets: Ints | None = None
 ) -> Iterator[PagePlace]:
     """Where pages lie in chunks of our own; with `offsets`, those that hold such rows."""
-    chunks = set(_chunks_of(dataset, part))
+    # Files in place hold no page of the repository's own.
+    chunks = {
+        chunk for chunk in _named_chunks(part) if dataset.objects.describe(chunk).kind is Kind.CHUNK
+    }
     if not isinstance(part.pages, ColumnPages):
         yield from ((chunk, -1) for chunk in chunks)
         return
@@ -449,7 +450,11 @@ def _leads_to(
     dataset: StoredDataset, entry: LeafEntry, erasure: Erasure, chunks: AbstractSet[Digest]
 ) -> bool:
     """Whether a leaf has erased columns, or pages in tainted chunks, be they of dropped columns."""
+    leaf, links = read_leaf(dataset.objects, dataset.links, entry)
+    indexes = [read_index(dataset.objects, span, links)[0] for span in leaf.indexes]
+    indexes += [read_patches(dataset.objects, span, links)[0].index for span in leaf.patches]
     return any(
-        part.id in erasure.columns or not chunks.isdisjoint(_chunks_of(dataset, part))
-        for _, _, part, _ in _stored_parts(dataset, entry)
+        not erasure.columns.isdisjoint(column.id for column in index.columns)
+        or not chunks.isdisjoint(chunk for chunk in index.chunks if chunk is not None)
+        for index in indexes
     )

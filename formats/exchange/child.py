@@ -12,13 +12,11 @@ the start of the server, once a process.
 
 from __future__ import annotations
 
-import atexit
 import json
 import mmap
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +43,7 @@ from tensorrepo.formats.exchange.child_main import (
     TableFile,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError, error_classes
+from tensorrepo.repo.fork_server import ForkServerProgram, ForkServers, no_room, scarcity_told
 
 if sys.platform == "linux":
     import fcntl
@@ -66,9 +65,8 @@ _ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(16 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
-# Isolated, the server looks for modules where this process found them. pyarrow does without numpy,
-# which takes as long to load as the rest.
-_SERVER = """
+# pyarrow does without numpy, which takes as long to load as the rest.
+_CODE = """
 import json, runpy, sys
 sys.path += json.loads(sys.argv[1])
 sys.modules["numpy"] = None
@@ -128,7 +126,7 @@ class _Child:
         memory_bytes: int | None = None,
     ) -> None:
         self._title = _TITLES[reader]
-        self._socket = _server().fork(reader)
+        self._socket = _forked(reader)
         self._process: int | None = None
         self._lock = Lock()
         self._slots = _Slots()
@@ -142,7 +140,10 @@ class _Child:
         self._socket.settimeout(START_SECONDS)
         with self._ends_named(files[0]):
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-            self._process = _process(int.from_bytes(self._receive(8), "little"))
+            number = int.from_bytes(self._receive(8), "little")
+            if number == child_main.NO_PROCESS:
+                raise no_room("a process that reads files", "no more processes")
+            self._process = _process(number)
 
     def schema(self, file: Path) -> tuple[pa.Schema, int | None]:
         self._socket.settimeout(OPEN_SECONDS)
@@ -281,53 +282,20 @@ class _Slots:
         self._mapped[slot] = np.frombuffer(place, np.uint8)
 
 
-class _Server:
-    """The process that forks children, one for each process that imports."""
+_SERVERS = ForkServers(
+    ForkServerProgram(_CODE, _ENVIRONMENT, arguments=(child_main.__file__,), options=("-S",))
+)
 
-    def __init__(self) -> None:
-        self._control, far = socket.socketpair()
-        folders = [each for each in sys.path if os.path.isabs(each)]
-        script = [_SERVER, json.dumps(folders), child_main.__file__, str(far.fileno())]
-        command = [sys.executable, "-I", "-S", "-c", *script]
-        with far:
-            self.process = subprocess.Popen(  # noqa: S603 - nothing of it is the file's
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[far.fileno()],
-                start_new_session=True,
-                env=_ENVIRONMENT,
-                cwd="/",
-            )
-        self._owner = os.getpid()
-        atexit.register(self.close)
 
-    def fork(self, reader: str) -> socket.socket:
-        """The end of a socket whose other end a new child has, to run a reader in."""
+def _forked(reader: str) -> socket.socket:
+    """The end of a socket whose other end a new child has, to run a reader in."""
+    server = _SERVERS.server()
+    with scarcity_told("a process that reads files"):
         near, far = socket.socketpair()
-        with far:
-            try:
-                socket.send_fds(
-                    self._control, [bytes([child_main.READERS.index(reader)])], [far.fileno()]
-                )
-            except OSError as problem:
-                near.close()
-                raise UnsupportedError(f"the importers' process is gone: {problem}") from problem
-        return near
-
-    def close(self) -> None:
-        self._control.close()
-        if self._owner == os.getpid() and self.process.returncode is None:
-            self.process.kill()
-            self.process.wait()
-
-
-_servers: dict[int, _Server] = {}  # by process: one that was forked starts its own
-_starting = Lock()
-
-
-def _server() -> _Server:
-    with _starting:
-        server = _servers.get(os.getpid())
-        if server is None or server.process.poll() is not None:
-            _servers[os.getpid()] = server = _Server()
-        return server
+    with far:
+        try:
+            server.request(bytes([child_main.READERS.index(reader)]), [far.fileno()])
+        except OSError as problem:
+            near.close()
+            raise UnsupportedError(f"the importers' process is gone: {problem}") from problem
+    return near

@@ -15,13 +15,13 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from math import prod
 from struct import Struct
+from types import ModuleType
 from typing import IO, Any
 
 import pyarrow as pa
@@ -29,16 +29,18 @@ import pyarrow.parquet as pq
 
 FRAME = Struct("<BQ")  # kind, bytes; those of a batch lie in a file in memory
 DONE, SCHEMA, BATCH, FAILED, PLACED_BATCH = range(5)  # see `BatchSender`
+NO_PROCESS = 0  # said by the server, where a child says its number
 BATCHES_AHEAD = 2  # that are sent before the first of them is acknowledged
-_BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
+BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
 ARROW_ERRORS = (pa.ArrowException, ValueError, OverflowError, MemoryError)
 _MAX_ROWS = 65_536
-_POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
+POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
 _MARK_ROWS = 4096  # in which null elements are looked for, at a time
 # In the metadata of a field of lists: that some of the numbers in them are null.
 NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+_NAME = "tensorrepo.formats.exchange.child_main"  # of this module, for scripts that import it
 
 
 class Refusal(Exception):
@@ -128,14 +130,14 @@ def holds_null(array: pa.Array) -> bool:
 
 def _row_groups(path: str) -> Iterator[pa.RecordBatch]:
     read = _script("child_parquet")["read_row_groups"]
-    yield from read(path, batch_bytes=_BATCH_BYTES, least_bytes=_POINTER_BYTES, most_rows=_MAX_ROWS)
+    yield from read(path, batch_bytes=BATCH_BYTES, least_bytes=POINTER_BYTES, most_rows=_MAX_ROWS)
 
 
 def _parquet_file(path: str) -> pq.ParquetFile:
     return _script("child_parquet")["open_file"](path)
 
 
-def _library(module: str, what: str, extra: str, package: str = "") -> Any:
+def library(module: str, what: str, extra: str, package: str = "") -> Any:
     try:
         return import_module(module)
     except ImportError as problem:
@@ -234,110 +236,6 @@ def _stream_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(file)
 
 
-LMDB_SCHEMA = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
-LMDB_MAGIC = 0xBEEFC0DE
-LMDB_MAGIC_AT = 16
-_DATABASE_BYTES = 48  # of the record that a named database has in the unnamed one
-_ENTRY_BYTES = 10  # that an entry takes at least
-_MAX_DATABASES = 128
-
-
-def open_lmdb(path: str, database: str | None = None) -> TableFile:
-    """The entries of one database of an LMDB file in the order of keys, read without locking it."""
-    lmdb = _library("lmdb", "LMDB files", "lmdb")
-    with open(path, "rb") as file:
-        if file.read(LMDB_MAGIC_AT + 4)[LMDB_MAGIC_AT:] != LMDB_MAGIC.to_bytes(4, "little"):
-            raise Refusal("is no LMDB file: its first page does not say so. Is it cut short?")
-    try:
-        environment = lmdb.open(
-            path, subdir=False, readonly=True, create=False, lock=False, max_dbs=_MAX_DATABASES
-        )
-        transaction = environment.begin(buffers=True)
-        chosen = _find_database(lmdb, environment, transaction, database)
-        entries = transaction.stat(chosen)["entries"]
-        stored = os.stat(path).st_size
-        pages = environment.info()["last_pgno"] + 1
-    except lmdb.Error as problem:
-        raise Refusal(f"is no readable LMDB file: {_said(problem)}") from problem
-    if pages * environment.stat()["psize"] > stored or entries > stored // _ENTRY_BYTES:
-        raise Refusal(f"says that it has {pages} pages and {entries} entries. Is it cut short?")
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            entries = iter(transaction.cursor(chosen))
-            if database is None:  # then named ones may stand between the entries
-                entries = (
-                    (key, value)
-                    for key, value in entries
-                    if _named(lmdb, environment, transaction, bytes(key), value) is None
-                )
-            yield from _lmdb_batches(entries, stored)
-        except lmdb.Error as problem:
-            raise Refusal(f"is damaged: {_said(problem)}") from problem
-
-    return TableFile(LMDB_SCHEMA, entries, batches)
-
-
-def _said(problem: Exception) -> str:
-    """What LMDB says, without the path that it says first."""
-    return str(problem).rpartition(": ")[2]
-
-
-def _find_database(lmdb: Any, environment: Any, transaction: Any, name: str | None) -> Any:
-    """The database of this name, by default the unnamed one."""
-    main = environment.open_db(None, transaction, create=False)
-    names: list[Any] = []
-    for key, value in transaction.cursor(main):
-        inner = _named(lmdb, environment, transaction, bytes(key), value)
-        if inner is None and name is None:
-            names = []
-            break
-        if inner is not None and bytes(key) == (name or "").encode():
-            return _single_valued(inner, transaction)
-        if inner is not None:
-            names.append(bytes(key).decode("utf-8", "replace"))
-    there = ", ".join(map(repr, sorted(names))) or "only the one without a name"
-    if name is not None:
-        raise Refusal(f"holds no database {name!r}; there are {there}", "NotFoundError")
-    if names:
-        raise Refusal(f"holds several databases: {there}. Choose one: database=...")
-    return _single_valued(main, transaction)
-
-
-def _single_valued(database: Any, transaction: Any) -> Any:
-    if database.flags(transaction)["dupsort"]:
-        raise Refusal("its keys may have several values, which is not read", "UnsupportedError")
-    return database
-
-
-def _named(lmdb: Any, environment: Any, transaction: Any, key: bytes, value: Any) -> Any:
-    """The database that an entry of the unnamed one stands for; None for a plain entry."""
-    if len(value) != _DATABASE_BYTES:
-        return None
-    with suppress(lmdb.IncompatibleError, lmdb.NotFoundError):
-        return environment.open_db(key, transaction, create=False)
-    return None
-
-
-def _lmdb_batches(entries: Iterable[tuple[Any, Any]], stored: int) -> Iterator[pa.RecordBatch]:
-    """The entries of a database, which together cannot be more than the file."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    held = total = 0
-    for key, value in entries:
-        keys.append(bytes(key))
-        values.append(bytes(value))
-        held += len(key) + len(value)
-        total += len(key) + len(value) + _ENTRY_BYTES
-        if total > stored:
-            raise Refusal("is damaged: its tree has a loop")
-        if held >= _BATCH_BYTES:
-            yield pa.record_batch([keys, values], schema=LMDB_SCHEMA)
-            keys, values, held = [], [], 0
-    if keys:
-        yield pa.record_batch([keys, values], schema=LMDB_SCHEMA)
-
-
 LANCE_VERSION_KEY = b"tensorrepo.lance_version"  # of the schema's metadata
 _BLOB_KEYS = (b"lance-encoding:blob", b"ARROW:extension:name")
 _LANCE_BUFFER_BYTES = 64 << 20
@@ -357,7 +255,7 @@ def open_lance(
     def scanner() -> Any:
         return opened.scanner(
             columns=names if columns is None else columns,
-            batch_size_bytes=_BATCH_BYTES,
+            batch_size_bytes=BATCH_BYTES,
             io_buffer_size=_LANCE_BUFFER_BYTES,
             batch_readahead=2,
             scan_in_order=True,
@@ -371,7 +269,7 @@ def open_lance(
 
 
 def _lance_dataset(path: str, version: int | str | None) -> Any:
-    lance = _library("lance", "Lance datasets", "lance", package="pylance")
+    lance = library("lance", "Lance datasets", "lance", package="pylance")
     wanted = int(version) if isinstance(version, str) and version.isdigit() else version
     try:
         return lance.dataset(path, version=wanted)
@@ -412,221 +310,16 @@ def _refers(column: pa.Array) -> bool:
     return any(uri for uri in held.field("blob_uri").to_pylist())
 
 
-MAX_CHUNK_BYTES = 512 << 20  # of HDF5: a chunk is decompressed whole
-_CHUNK_CACHE_BYTES = 64 << 20
-_MAX_DEPTH = 32
-_MAX_DATASETS = 65_535
-_UNKNOWN_LENGTH_ROWS = 64  # of one read, when nothing tells how long they are
-HDF5_FACTS_KEY = b"tensorrepo.hdf5"  # of a field's metadata: JSON of what it is
-HDF5_NOTES_KEY = b"tensorrepo.hdf5_notes"  # of the schema's metadata: a JSON array of texts
+def open_lmdb(path: str, **options: Any) -> TableFile:
+    """The entries of one database of an LMDB file; see `child_lmdb`."""
+    opened: TableFile = _script("child_lmdb")["open_lmdb"](path, **options)
+    return opened
 
 
-@dataclass(frozen=True, slots=True)
-class _Hdf5Column:
-    """A column and where its values lie: `member` of a compound type, or "" for all.
-
-    `in_place` ones lie in one piece, as they are wanted: the importing process reads them itself.
-    """
-
-    field: pa.Field
-    in_place: bool
-    path: str
-    member: str
-    rows: int
-    row_bytes: int
-
-
-def open_hdf5(path: str, most_bytes: int, columns: list[str] | None = None) -> TableFile:
-    """The datasets of an HDF5 file that have the same number of rows, none above `most_bytes`.
-
-    Values of fixed size come as their little-endian bytes, texts and arrays of varying length as
-    bytes too; the metadata of a field say what they are. Nulls come for other types, and for
-    values whose offset in the file they say: no library need parse these.
-    """
-    h5py = _library("h5py", "HDF5 files", "hdf5")
-    datasets: dict[str, Any] = {}
-    notes: list[str] = []
-    by_name: dict[str, _Hdf5Column] = {}
-    with h5py.File(path, "r", locking=False) as file:
-        _walk_groups(file, "", 0, datasets, notes, set())
-        for name, dataset in datasets.items():
-            for column in _hdf5_columns(name, dataset, columns):
-                _check_sizes(name, dataset, os.stat(path).st_size, most_bytes)
-                by_name[column.field.name] = column
-    chosen = _chosen_columns(by_name, columns)
-    metadata = {HDF5_NOTES_KEY: json.dumps(notes)}
-    schema = pa.schema([column.field for column in chosen], metadata)
-    return TableFile(schema, chosen[0].rows, lambda: _hdf5_batches(path, chosen, schema))
-
-
-def _walk_groups(
-    group: Any, prefix: str, depth: int, datasets: dict[str, Any], notes: list[str], seen: set[int]
-) -> None:
-    """All datasets below a group. Links inside the file say again what is there already."""
-    import h5py
-
-    if depth > _MAX_DEPTH or len(datasets) > _MAX_DATASETS:
-        raise Refusal(f"has groups more than {_MAX_DEPTH} deep, or too many datasets")
-    address = h5py.h5o.get_info(group.id).addr
-    if address in seen:
-        return
-    seen.add(address)
-    for name in group:
-        inner = f"{prefix}{name}"
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            raise Refusal(f"{inner!r} is a link to another file, {link.filename!r}")
-        if isinstance(link, h5py.SoftLink):
-            notes.append(f"passed over: {inner} is a link to {link.path}")
-            continue
-        item = group[name]
-        if isinstance(item, h5py.Group):
-            _walk_groups(item, f"{inner}/", depth + 1, datasets, notes, seen)
-        elif isinstance(item, h5py.Dataset) and item.shape:
-            datasets[inner] = item
-        else:
-            notes.append(f"passed over: {inner} has no rows")
-
-
-def _hdf5_columns(name: str, dataset: Any, columns: list[str] | None) -> Iterator[_Hdf5Column]:
-    """The columns that a dataset becomes: one, or one for each member of its compound type."""
-    whole = name.replace("/", ".")
-    dtype = dataset.dtype
-    members = {f"{whole}.{member}": member for member in dtype.names or ()} or {whole: ""}
-    wanted = {
-        column: member for column, member in members.items() if columns is None or column in columns
-    }
-    if not wanted:
-        return
-    if dataset.is_virtual or dataset.external:
-        raise Refusal(f"{name!r} lies in other files, which are not followed")
-    for column, member in wanted.items():
-        kind = dtype[member] if member else dtype
-        shape = (*dataset.shape[1:], *kind.shape)
-        row_bytes = max(_POINTER_BYTES, kind.base.itemsize * prod(shape))
-        offset = None if member else _plain_offset(dataset)
-        field = _hdf5_field(column, kind.base, shape, offset)
-        rows = int(dataset.shape[0])
-        yield _Hdf5Column(field, offset is not None, name, member, rows, row_bytes)
-
-
-def _plain_offset(dataset: Any) -> int | None:
-    """Where the rows lie in the file, if they do in one piece and as little-endian numbers."""
-    import h5py
-
-    kind = dataset.dtype.base
-    if dataset.chunks or kind.kind not in tuple("biufc") or kind.newbyteorder("<") != kind:
-        return None
-    if dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
-        return None  # whatever its offset says
-    stored, plain = dataset.id.get_type(), h5py.h5t.py_create(dataset.dtype, logical=True)
-    return dataset.id.get_offset() if stored.equal(plain) else None
-
-
-def _check_sizes(name: str, dataset: Any, stored: int, most_bytes: int) -> None:
-    """Refuse a header that promises more than the file can hold."""
-    promised = dataset.dtype.itemsize * prod(dataset.shape)
-    if promised > most_bytes:
-        raise Refusal(f"{name!r} promises {promised} bytes, and the file has {stored}")
-    chunk = dataset.dtype.itemsize * prod(dataset.chunks or (0,))
-    if chunk > MAX_CHUNK_BYTES:
-        raise Refusal(
-            f"{name!r} has chunks of {chunk} bytes, more than {MAX_CHUNK_BYTES}. Repack it"
-        )
-
-
-def _hdf5_field(name: str, kind: Any, shape: tuple[int, ...], offset: int | None) -> pa.Field:
-    """How the rows of a NumPy type travel, and in the field's metadata what they are."""
-    import h5py
-
-    facts: dict[str, Any] = {"dtype": kind.str, "shape": shape}
-    element = h5py.check_vlen_dtype(kind)
-    if h5py.check_string_dtype(kind) is not None and not shape:
-        facts["kind"], arrow = "text", pa.large_binary()
-    elif element is not None and not shape and getattr(element, "kind", "") in tuple("biuf"):
-        facts |= {"kind": "ragged", "dtype": element.str}
-        arrow = pa.large_binary()
-    elif kind.kind in tuple("biufc"):
-        words = None if shape else h5py.check_enum_dtype(kind)
-        facts |= {"kind": "fixed", "dtype": kind.newbyteorder("<").str, "words": words}
-        facts["offset"] = offset
-        arrow = pa.binary(kind.itemsize * prod(shape)) if offset is None else pa.null()
-    else:
-        facts |= {"kind": "other", "dtype": str(kind)}
-        arrow = pa.null()
-    return pa.field(name, arrow, metadata={HDF5_FACTS_KEY: json.dumps(facts, default=int)})
-
-
-def _chosen_columns(
-    by_name: dict[str, _Hdf5Column], columns: list[str] | None
-) -> list[_Hdf5Column]:
-    """The columns to read, in the order asked for."""
-    for name in columns or ():
-        if name not in by_name:
-            raise Refusal(f"has no dataset {name!r}", "NotFoundError")
-    chosen = list(by_name.values()) if columns is None else [by_name[name] for name in columns]
-    if not chosen:
-        raise Refusal("holds no datasets with rows")
-    if len({column.rows for column in chosen}) > 1:
-        shown = ", ".join(f"{column.field.name} {column.rows}" for column in chosen[:8])
-        raise Refusal(f"its datasets have different numbers of rows: {shown}. Say columns=")
-    return chosen
-
-
-def _hdf5_batches(
-    path: str, columns: list[_Hdf5Column], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Rows in steps of bounded bytes."""
-    row_bytes = sum(column.row_bytes for column in columns)
-    step = max(1, _BATCH_BYTES // row_bytes)
-    if pa.large_binary() not in schema.types:
-        yield from _hdf5_steps(path, columns, schema, step)
-        return
-    # Small batches go together, since each pays for a file in memory.
-    waiting: list[pa.RecordBatch] = []
-    rows = held = 0
-    for batch in _hdf5_steps(path, columns, schema, min(step, _UNKNOWN_LENGTH_ROWS)):
-        waiting.append(batch)
-        rows, held = rows + batch.num_rows, held + batch.nbytes
-        if held >= _BATCH_BYTES or rows >= step:
-            yield pa.concat_batches(waiting)
-            waiting, rows, held = [], 0, 0
-    if waiting:
-        yield pa.concat_batches(waiting)
-
-
-def _hdf5_steps(
-    path: str, columns: list[_Hdf5Column], schema: pa.Schema, step: int
-) -> Iterator[pa.RecordBatch]:
-    import h5py
-
-    rows = columns[0].rows
-    cache_bytes = _CHUNK_CACHE_BYTES // len(columns)
-    with h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes) as file:
-        sources = [(file[column.path], column) for column in columns]
-        for start in range(0, rows, step):
-            stop = min(rows, start + step)
-            arrays = [_hdf5_values(dataset, column, start, stop) for dataset, column in sources]
-            yield pa.record_batch(arrays, schema=schema)
-
-
-def _hdf5_values(dataset: Any, column: _Hdf5Column, start: int, stop: int) -> pa.Array:
-    if len(dataset) < stop:
-        raise Refusal(f"{column.path!r} became shorter while it was read")
-    if column.in_place:
-        return pa.nulls(stop - start)
-    rows = dataset.fields(column.member)[start:stop] if column.member else dataset[start:stop]
-    kind = column.field.type
-    if pa.types.is_large_binary(kind):
-        return pa.array(
-            [
-                row.rstrip(b"\0") if isinstance(row, bytes) else row.tobytes()
-                for row in rows.tolist()
-            ],
-            kind,
-        )
-    elements = rows.astype(rows.dtype.newbyteorder("<"), order="C", copy=False)
-    return pa.Array.from_buffers(kind, stop - start, [None, pa.py_buffer(elements)])
+def open_hdf5(path: str, **options: Any) -> TableFile:
+    """The datasets of an HDF5 file; see `child_hdf5`."""
+    opened: TableFile = _script("child_hdf5")["open_hdf5"](path, **options)
+    return opened
 
 
 def open_search_index(path: str, **options: Any) -> TableFile:
@@ -636,7 +329,7 @@ def open_search_index(path: str, **options: Any) -> TableFile:
 
 @cache
 def _script(name: str) -> dict[str, Any]:
-    """What a script beside this one defines; nothing of ours can be imported here."""
+    """What a script beside this one defines: of ours it can import this module alone."""
     return runpy.run_path(os.path.join(os.path.dirname(__file__), f"{name}.py"))
 
 
@@ -652,6 +345,7 @@ _READERS: dict[str, Callable[..., TableFile]] = {
 READERS = tuple(_READERS)
 # What the server loads once, for all later children: it starts no threads. Lance's core does.
 _PRELOADED = {"hdf5": "h5py"}
+_SCRIPTS = {"hdf5": "child_hdf5", "lmdb": "child_lmdb"}  # to compile one takes milliseconds
 _LOADED = {"lance": "lance", "search": "lance"}  # by the child
 
 
@@ -660,19 +354,30 @@ def serve(control: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: sockets tell their end
     server = socket.socket(fileno=control)
     process = os.getpid()
-    for name in ("child_batches", "child_parquet"):  # to compile them takes a child milliseconds
+    known = ModuleType(_NAME)
+    known.__dict__.update(globals())
+    sys.modules[_NAME] = known
+    for name in ("child_batches", "child_parquet"):
         _script(name)
     while True:
         reader, passed, _, _ = socket.recv_fds(server, 1, 1)
         if not reader:
             return
-        _load(_PRELOADED.get(READERS[reader[0]]))
-        if not os.fork():
-            server.close()
-            _die_with(process)
-            _answer(socket.socket(fileno=passed[0]))
-        for each in passed:
-            os.close(each)
+        wanted = READERS[reader[0]]
+        _load(_PRELOADED.get(wanted))
+        if wanted in _SCRIPTS:
+            _script(_SCRIPTS[wanted])
+        with socket.socket(fileno=passed[0]) as connection:
+            try:
+                child = os.fork()
+            except OSError:  # the machine has no more of them now
+                with suppress(OSError):
+                    connection.send(NO_PROCESS.to_bytes(8, "little"))
+                continue
+            if not child:
+                server.close()
+                _die_with(process)
+                _answer(connection)
 
 
 def _die_with(server: int) -> None:

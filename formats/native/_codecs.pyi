@@ -87,6 +87,16 @@ def step_product(
     out: Numbers,
     /,
 ) -> None: ...
+def has_no_low_rank(
+    frame: Numbers,
+    base: Numbers,
+    size: int,
+    columns: int,
+    rows_asked: Numbers,
+    columns_asked: Numbers,
+    noise: float,
+    /,
+) -> bool: ...
 def moved_numbers(frame: Numbers, base: Numbers, size: int, out: Doubles, /) -> None: ...
 def frequent(
     frame: Numbers,
@@ -100,6 +110,9 @@ def frequent(
 def encode(
     frame: Numbers, base: Numbers, size: int, magnitude: bool, exponent: int, way: int, /
 ) -> tuple[float, bool, bytes | None, int]: ...
+def encode_layers(
+    frame: Numbers, base: Numbers, size: int, magnitude: bool, exponent: int, /
+) -> bytes: ...
 def look_back(plane: Bytes, /) -> tuple[int, float]: ...
 def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None, bool, int]: ...
 def pack_planes(

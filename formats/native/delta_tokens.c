@@ -62,14 +62,16 @@ INLINE void count_cells(const uint16_t *cells, size_t count, uint32_t *counts)
         counts[cells[i]]++;
 }
 
-/* Tokens, and AT_ONCE tables of how often each stands in each context, which together say it. */
+/* Tokens, contexts, and AT_ONCE tables of how often each stands in each context, which together say
+ * it. */
 INLINE seen scan_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                      uint8_t *tokens, uint32_t *counts)
+                      uint8_t *tokens, uint8_t *all_contexts, uint32_t *counts)
 {
-    uint8_t contexts[BLOCK], lowest = CONTEXTS - 1, highest = 0;
+    uint8_t lowest = CONTEXTS - 1, highest = 0;
     uint16_t cells[BLOCK];
     for (size_t at = 0; at < count; at += BLOCK) {
         size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
+        uint8_t *contexts = all_contexts + at;
         tokens_block(frame + start, base + start, part, kind, tokens + at);
         contexts_block(base + start, part, kind, contexts);
         for (size_t i = 0; i < part; i++) {
@@ -85,9 +87,10 @@ INLINE seen scan_body(const uint8_t *frame, const uint8_t *base, size_t count, k
 
 EVERY_MACHINE(seen, scan,
               (const uint8_t *frame, const uint8_t *base, size_t count, kind kind, uint8_t *tokens,
-               uint32_t *counts),
+               uint8_t *contexts, uint32_t *counts),
               seen found;
-              BY_SIZE(kind.size, found = scan_body(frame, base, count, kind, tokens, counts))
+              BY_SIZE(kind.size,
+                      found = scan_body(frame, base, count, kind, tokens, contexts, counts))
               return found;);
 
 /* Distances themselves, and numbers from them: for whoever stores distances in another way. */
@@ -128,25 +131,47 @@ EVERY_MACHINE(Py_ssize_t, pack_bits,
               BY_SIZE(kind.size, used = pack_bits_body(frame, base, tokens, count, kind, out, room))
               return used;);
 
+/* One byte of each distance, counted from the lowest. */
+INLINE void layer_body(const uint8_t *moved, size_t count, int size, int byte, uint8_t *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = moved[i * (size_t)size + (size_t)byte];
+}
+
+EVERY_MACHINE(void, layer,
+              (const uint8_t *moved, size_t count, int size, int byte, uint8_t *out),
+              BY_SIZE(size, layer_body(moved, count, size, byte, out)));
+
 #if defined(__x86_64__)
+#include "delta_bits_wide.h"
 #include "delta_tokens_wide.h"
+
+#include "delta_rows_wide.h"
 #endif
 
 static void choose(void)
 {
     choose_unpacking();
+    CHOOSE(scan);
+    CHOOSE(differ);
+    CHOOSE(restore);
+    CHOOSE(contexts);
+    CHOOSE(regroup);
+    CHOOSE(layer);
+    choose_step();
     if (!is_wide())
         return;
-    best_scan = scan_wide;
-    best_differ = differ_wide;
-    best_restore = restore_wide;
-    best_contexts = contexts_wide;
-    best_step = step_wide;
 #if defined(__x86_64__)
     best_pack_bits = pack_bits_eight;
     best_apply = apply_wide;
-    if (is_newest())
+    best_skip = is_widest() ? skip_widest : skip_wide;
+    if (is_newest()) {
+        best_pack_bits = pack_bits_sixteen;
         best_pass = pass_newest;
+        best_apply = apply_newest;
+        best_contexts = contexts_by_permutation;
+        best_regroup = regroup_by_shuffles;
+    }
 #endif
 }
 
@@ -210,15 +235,10 @@ static bool begin_encoding(encoding *it)
  * than to add up what is zero, but for few numbers. */
 static void mark_used(encoding *it, seen seen, uint8_t *used)
 {
-    uint8_t map[CONTEXTS];
     if (it->count >= MANY) {
         memset(used + seen.lowest, 1, (size_t)(seen.highest - seen.lowest) + 1);
         return;
     }
-    for (unsigned i = 0; i < CONTEXTS; i++)
-        map[i] = (uint8_t)i;
-    grouping by = grouping_of(map);
-    best_contexts(it->base, it->count, it->kind, &by, it->contexts);
     for (size_t i = 0; i < it->count; i++)
         used[it->contexts[i]] = 1;
 }
@@ -230,7 +250,8 @@ static bool plan(encoding *it)
     uint32_t *counts = token_counts();
     if (!counts)
         return false;
-    seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts);
+    seen seen = best_scan(it->frame, it->base, it->count, it->kind, it->tokens, it->contexts,
+                          counts);
     mark_used(it, seen, used);
     for (size_t context = seen.lowest; context <= seen.highest; context++)
         if (used[context])
@@ -311,9 +332,10 @@ static size_t write_plane(encoding *it)
     size_t head = HEAD + write_tables(it->tables, tables + HEAD);
     if (!one_each(it->tables)) {
         grouping by = grouping_of(it->tables->groups);
-        best_contexts(it->base, it->count, it->kind, &by, it->contexts);
+        best_regroup(it->contexts, it->count, &by);
         /* A symbol takes 12 bits at most: there is room. */
-        begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables, end - it->coded_room,
+        begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables,
+                               lanes_for(it->count, it->tables->bits), end - it->coded_room,
                                it->coded_room);
     }
     store32(tables, (uint32_t)(end - begin));
@@ -324,6 +346,80 @@ static size_t write_plane(encoding *it)
         bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind, end,
                               it->bits_room);
     return (size_t)(end - it->out) + (size_t)bits;
+}
+
+/* ------------------------------------------------------------------ layers in one go
+ *
+ * Of each byte of the distances, the most significant first: bytes that follow, tables, coded bytes. */
+
+typedef struct {
+    const uint8_t *base;
+    size_t count;
+    kind kind;
+    uint8_t *moved, *symbols, *contexts, *groups, *room;
+    size_t coded_room;
+    uint8_t used[CONTEXTS];
+    uint8_t *out;
+} layering;
+
+/* Whether there was memory. */
+static bool begin_layers(layering *it, const uint8_t *frame)
+{
+    size_t count = it->count, size = (size_t)it->kind.size;
+    uint8_t map[CONTEXTS];
+    it->coded_room = 2 * count + PACK_SLACK;
+    /* A symbol takes 12 bits at most. */
+    size_t most = HEAD + MOST_TABLE_BYTES + 2 * count + PACK_SLACK;
+    it->moved = scratch((size + 3) * count + it->coded_room + size * most);
+    if (!it->moved)
+        return false;
+    it->symbols = it->moved + size * count;
+    it->contexts = it->symbols + count;
+    it->groups = it->contexts + count;
+    it->room = it->groups + count;
+    it->out = it->room + it->coded_room;
+    for (unsigned i = 0; i < CONTEXTS; i++)
+        map[i] = (uint8_t)i;
+    grouping each = grouping_of(map);
+    best_contexts(it->base, count, it->kind, &each, it->contexts);
+    best_differ(frame, it->base, count, it->kind, it->moved);
+    for (size_t i = 0; i < count; i++)
+        it->used[it->contexts[i]] = 1;
+    return true;
+}
+
+/* Behind what was written before it; whether there was memory. */
+static bool write_layer(layering *it, int byte)
+{
+    uint32_t *counts = token_counts();
+    if (!counts)
+        return false;
+    uint32_t *others = counts + CELLS;
+    best_layer(it->moved, it->count, it->kind.size, byte, it->symbols);
+    count_symbols(it->symbols, it->contexts, it->count, counts, others);
+    for (size_t context = 0; context < CONTEXTS; context++)
+        if (it->used[context])
+            add_up(counts, context);
+    bool fine = make_tables(counts, CONTEXTS, it->used, &tables_of_thread);
+    for (size_t context = 0; context < CONTEXTS; context++)
+        if (it->used[context])
+            memset(counts + context * SYMBOLS, 0, SYMBOLS * sizeof *counts);
+    if (!fine)
+        return false;
+    uint8_t *at = it->out + HEAD;
+    at += write_tables(&tables_of_thread, at);
+    if (!one_each(&tables_of_thread)) {
+        grouping by = grouping_of(tables_of_thread.groups);
+        best_contexts(it->base, it->count, it->kind, &by, it->groups);
+        uint8_t *end = it->room + it->coded_room;
+        uint8_t *coded = pack_by_tables(it->symbols, it->groups, it->count, &tables_of_thread,
+                                        it->count < MANY ? FEW : LANES, it->room, it->coded_room);
+        memcpy(at, coded, (size_t)(end - coded));
+        at += end - coded;
+    }
+    store32(it->out, (uint32_t)(at - it->out - HEAD));
+    it->out = at;
+    return true;
 }
 
 /* ------------------------------------------------------------------ Python */
@@ -349,10 +445,11 @@ static PyObject *scanned(Py_buffer *at, kind kind)
     if ((uintptr_t)at[3].buf % 4)
         return PyErr_Format(PyExc_ValueError, "counts are not aligned");
     uint32_t *counts = at[3].buf, *own = token_counts();
-    if (!own)
+    uint8_t *contexts = scratch((size_t)count + 1);
+    if (!own || !contexts)
         return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, own);
+    seen seen = best_scan(at[0].buf, at[1].buf, (size_t)count, kind, at[2].buf, contexts, own);
     for (size_t context = seen.lowest; context <= seen.highest; context++) {
         uint32_t *found = own + context * SYMBOLS;
         add_up(own, context);
@@ -554,6 +651,37 @@ static PyObject *encode(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* encode_layers(frame, base, size, magnitude, exponent): the plane of all layers. */
+static PyObject *encode_layers(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[2] = {{0}};
+    int size, magnitude, exponent;
+    layering it = {0};
+    Py_ssize_t count;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iii", &at[0], &at[1], &size, &magnitude, &exponent))
+        return NULL;
+    if (known_kind(size, magnitude, exponent, &it.kind) && (count = numbers(&at[0], size)) >= 0 &&
+        is_size("base", at[1].len, at[0].len)) {
+        it.base = at[1].buf, it.count = (size_t)count;
+        PyThreadState *state = count < ALONE ? NULL : PyEval_SaveThread();
+        bool fine = count && begin_layers(&it, at[0].buf);
+        uint8_t *begin = it.out;
+        for (int byte = size; fine && byte; byte--)
+            fine = write_layer(&it, byte - 1);
+        if (state)
+            PyEval_RestoreThread(state);
+        if (fine)
+            found = PyBytes_FromStringAndSize((const char *)begin, it.out - begin);
+        else if (count)
+            PyErr_NoMemory();
+        else
+            PyErr_Format(PyExc_ValueError, "no numbers to encode");
+    }
+    release(at, 2);
+    return found;
+}
+
 /* differ or restore: of what and base of equal size, aligned to their numbers. */
 static PyObject *move(PyObject *arguments, mover *by)
 {
@@ -599,6 +727,7 @@ static PyMethodDef METHODS[] = {
     {"decode", decode, METH_VARARGS, NULL},
     {"decode_rows", decode_some, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
+    {"encode_layers", encode_layers, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -76,6 +76,16 @@ EVERY_MACHINE(void, contexts,
               (const uint8_t *base, size_t count, kind kind, const grouping *by, uint8_t *out),
               BY_SIZE(kind.size, contexts_body(base, count, kind, by, out)));
 
+/* Groups of contexts, where these are. */
+INLINE void regroup_body(uint8_t *contexts, size_t count, const grouping *by)
+{
+    for (size_t at = 0; at < count; at += BLOCK)
+        grouped(contexts + at, count - at < BLOCK ? count - at : BLOCK, by);
+}
+
+EVERY_MACHINE(void, regroup, (uint8_t *contexts, size_t count, const grouping *by),
+              regroup_body(contexts, count, by););
+
 /* ------------------------------------------------------------------ tokens */
 
 enum {
@@ -398,21 +408,43 @@ static size_t wanted_numbers(row_walk rows)
     return found;
 }
 
-/* The next `count` numbers of wanted rows come from their places in a frame, or go there: for either
- * `from` or `to` it is the frame, for the other a block of memory. */
-INLINE void walk_rows(row_walk *rows, size_t size, size_t count, const uint8_t *from, uint8_t *to,
-                      bool is_put)
+/* The next numbers of wanted rows that lie side by side, at most `most`: the first one's place in the
+ * frame. */
+INLINE size_t next_run(row_walk *rows, size_t most, size_t *count)
 {
-    for (size_t done = 0; done < count;) {
-        size_t end = row_end(rows), part = end - rows->at;
-        if (rows->which[rows->row] == rows->wanted) {
-            part = count - done < part ? count - done : part;
-            size_t place = rows->at * size, block = done * size;
-            memcpy(to + (is_put ? place : block), from + (is_put ? block : place), part * size);
-            done += part;
+    while (rows->which[rows->row] != rows->wanted)
+        rows->at = row_end(rows), rows->row++;
+    size_t start = rows->at;
+    while (rows->at < rows->count && rows->which[rows->row] == rows->wanted) {
+        size_t end = row_end(rows), left = start + most - rows->at;
+        if (end - rows->at > left) {
+            rows->at += left;
+            break;
         }
-        rows->at += part;
-        rows->row += rows->at == end;
+        rows->at = end;
+        rows->row++;
+    }
+    *count = rows->at - start;
+    return start;
+}
+
+/* What the base foretells of the next `count` numbers of wanted rows. */
+static void take_foretold(row_walk *rows, size_t size, size_t count, const uint8_t *base, uint8_t *out)
+{
+    for (size_t part; count; count -= part, out += part * size) {
+        const uint8_t *from = base + next_run(rows, count, &part) * size;
+        if (rows->table)
+            best_step(from, part, rows->step, rows->table, out);
+        else
+            memcpy(out, from, part * size);
+    }
+}
+
+static void put_rows(row_walk *rows, size_t size, size_t count, const uint8_t *from, uint8_t *frame)
+{
+    for (size_t part; count; count -= part, from += part * size) {
+        size_t place = next_run(rows, count, &part) * size;
+        memcpy(frame + place, from, part * size);
     }
 }
 
@@ -428,6 +460,8 @@ typedef struct {
     bool is_long;                /* MOST_LANES took turns over the tokens */
     bool certain;                /* there are no coded tokens: each group has one only */
     uint8_t only[MOST_GROUPS];
+    uint32_t zeros[MOST_GROUPS]; /* of TABLE: how frequent token 0 is in each group */
+    bool skips;                  /* most tokens of the last block of rows were 0 */
     decoder tokens;
     bit_reading bits;
     uint8_t tail[TAIL];
@@ -438,6 +472,11 @@ typedef struct {
 typedef bool passer(frame *it, size_t *passed);
 
 static passer *best_pass; /* NULL where there is none */
+
+/* Whole rounds from the beginning whose tokens are all 0 and ask for no words; how many numbers. */
+typedef size_t skipper(frame *it, const uint8_t *contexts, size_t count);
+
+static skipper *best_skip; /* NULL where there is none */
 
 static bool tokens_of_block(frame *it, const uint8_t *contexts, size_t count, uint8_t *tokens)
 {
@@ -463,7 +502,7 @@ static bool decode_block(frame *it, const uint8_t *base, size_t count, uint8_t *
     if (!tokens_of_block(it, contexts, count, tokens))
         return false;
     unsigned highest = highest_of(tokens, count);
-    if (!highest) { /* all numbers are the base's, as most blocks are of rows that were foretold */
+    if (!highest) {
         memcpy(out, base, count * (size_t)it->kind.size);
         return true;
     }
@@ -471,20 +510,58 @@ static bool decode_block(frame *it, const uint8_t *base, size_t count, uint8_t *
            best_apply(tokens, &it->bits, base, count, it->kind, out);
 }
 
+/* What numbers become that the base foretold. */
+static bool decode_foretold(frame *it, const uint8_t *contexts, size_t count, uint8_t *numbers)
+{
+    _Alignas(64) uint8_t tokens[BLOCK], found[8 * BLOCK];
+    if (!tokens_of_block(it, contexts, count, tokens))
+        return false;
+    unsigned highest = highest_of(tokens, count);
+    if (!highest)
+        return true;
+    if (highest > last_token(it->kind.size) ||
+        !best_apply(tokens, &it->bits, numbers, count, it->kind, found))
+        return false;
+    memcpy(numbers, found, count * (size_t)it->kind.size);
+    return true;
+}
+
+/* Where most rows moved as was foretold, only some rounds of a block have a token but 0: those are
+ * skipped, and the next block begins so again if that was worth it. */
+static bool decode_block_of_rows(frame *it, size_t count, uint8_t *numbers)
+{
+    enum { MOST_LOOKS = 8 };
+    uint8_t contexts[BLOCK];
+    size_t at = 0, skipped = 0, size = (size_t)it->kind.size, lanes = it->tokens.lanes;
+    best_contexts(numbers, count, it->kind, &it->groups, contexts);
+    if (best_skip && !it->certain && it->tokens.lanes != FEW) {
+        unsigned looks = it->skips ? MOST_LOOKS : 1;
+        while (looks-- && at < count) {
+            size_t zeros = best_skip(it, contexts + at, count - at);
+            skipped += zeros;
+            at += zeros;
+            size_t part = count - at < lanes ? count - at : lanes;
+            if (!decode_foretold(it, contexts + at, part, numbers + at * size))
+                return false;
+            at += part;
+        }
+        it->skips = skipped >= MOST_LOOKS * LANES / 2;
+    }
+    return decode_foretold(it, contexts + at, count - at, numbers + at * size);
+}
+
 /* Numbers of a block come together in the first cache, and go from there where they belong. */
 static bool decode_rows(frame *it)
 {
-    _Alignas(64) uint8_t base[8 * BLOCK], under[8 * BLOCK], out[8 * BLOCK];
-    row_walk to = *it->rows, *from = it->rows;
+    _Alignas(64) uint8_t numbers[8 * BLOCK];
+    row_walk to = *it->rows;
     size_t size = (size_t)it->kind.size;
     for (size_t at = 0; at < it->count; at += BLOCK) {
         size_t part = it->count - at < BLOCK ? it->count - at : BLOCK;
-        walk_rows(from, size, part, it->base, base, false);
-        if (from->table)
-            best_step(base, part, from->step, from->table, under);
-        if (!decode_block(it, from->table ? under : base, part, out))
+        take_foretold(it->rows, size, part, it->base, numbers);
+        if (!decode_block_of_rows(it, part, numbers))
             return false;
-        walk_rows(&to, size, part, out, it->out, true);
+        put_rows(&to, size, part, numbers, it->out);
     }
     return true;
 }
@@ -538,13 +615,16 @@ static bool decode_plane(frame *it, const uint8_t *plane, size_t size)
     size_t begin = HEAD + (size_t)used, left = size - begin;
     it->groups = grouping_of(map);
     it->certain = !coded && are_certain(frequencies, rows, it->only);
+    it->skips = true;
     it->bits = (bit_reading){plane + begin + coded, 0, left - coded, left - coded, it->tail};
     if (!it->certain) {
         uint32_t *slots = zeros(SLOTS, (MOST_GROUPS * TABLE + SLOT_SLACK) * sizeof *slots);
         if (!slots)
             return false;
-        for (size_t row = 0; row < rows; row++)
+        for (size_t row = 0; row < rows; row++) {
             best_fill(frequencies + row * SYMBOLS, slots + row * TABLE);
+            it->zeros[row] = frequencies[row * SYMBOLS];
+        }
         size_t lanes = it->is_long ? MOST_LANES : it->count < MANY ? FEW : LANES;
         if (!begin_symbols(&it->tokens, plane + begin, coded, left, slots, lanes))
             return false;

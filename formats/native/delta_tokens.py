@@ -170,6 +170,15 @@ class Distances:
         """
         return None
 
+    def encode_layers(
+        self,
+        frame: NDArray[Any],  # noqa: ARG002  only C does it in one go
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+    ) -> bytes | None:
+        """The plane of all layers of a frame's distances, in one go; None where that cannot be."""
+        return None
+
     def decode(
         self,
         plane: Bytes,  # noqa: ARG002  only C does it in one go
@@ -247,6 +256,9 @@ class NativeDistances(Distances):
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
     ) -> tuple[float, bool, bytes | None, int]:
         return codecs.encode(frame, base, *of, way)
+
+    def encode_layers(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> bytes:
+        return codecs.encode_layers(frame, base, *of)
 
     def decode(
         self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any], is_long: bool

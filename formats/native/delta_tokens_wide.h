@@ -142,109 +142,6 @@ WIDE static bool apply_wide(const uint8_t *tokens, bit_reading *from, const uint
     return fine;
 }
 
-/* ------------------------------------------------------------------ bits, written */
-
-/* What is left of four numbers side by side, of which each token says how many bits: twice. Where
- * these are more than 64, bits are lost. */
-typedef struct {
-    uint64_t values[2];
-    uint64_t bits[2];
-} fours;
-
-WIDE INLINE fours fours_of(const U32 *moved, const uint8_t *tokens)
-{
-    const __m256i low = _mm256_set1_epi64x(UINT32_MAX), one = _mm256_set1_epi32(1);
-    __m256i token = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)tokens));
-    __m256i far = _mm256_cmpgt_epi32(token, _mm256_set1_epi32(DIRECT - 1));
-    __m256i bits = _mm256_srli_epi32(_mm256_sub_epi32(token, _mm256_set1_epi32(8)), 2);
-    bits = _mm256_and_si256(bits, far);
-    __m256i value = _mm256_loadu_si256((const __m256i *)moved);
-    value = _mm256_and_si256(value, _mm256_sub_epi32(_mm256_sllv_epi32(one, bits), one));
-
-    __m256i begin = _mm256_and_si256(bits, low); /* of two: where the second begins */
-    __m256i two = _mm256_sllv_epi64(_mm256_srli_epi64(value, 32), begin);
-    two = _mm256_or_si256(two, _mm256_and_si256(value, low));
-    __m256i used = _mm256_add_epi64(begin, _mm256_srli_epi64(bits, 32));
-    __m256i four = _mm256_sllv_epi64(_mm256_bsrli_epi128(two, 8), used);
-    four = _mm256_or_si256(four, two);
-    used = _mm256_add_epi64(used, _mm256_bsrli_epi128(used, 8));
-    return (fours){
-        {(uint64_t)_mm256_extract_epi64(four, 0), (uint64_t)_mm256_extract_epi64(four, 2)},
-        {(uint64_t)_mm256_extract_epi64(used, 0), (uint64_t)_mm256_extract_epi64(used, 2)},
-    };
-}
-
-/* Two numbers, and those behind them, as write_short does. */
-WIDE INLINE void write_two(const U32 *moved, const uint8_t *tokens, writing *to)
-{
-    unsigned one = bits_of(tokens[0]), other = bits_of(tokens[1]);
-    uint64_t value = moved[0] & (((uint64_t)1 << one) - 1);
-    value |= (moved[1] & (((uint64_t)1 << other) - 1)) << one;
-    write_many(to, value, one + other);
-}
-
-/* One block of numbers of at most 4 bytes; whether there was room. Four numbers leave few enough bits
- * to be written at once, but for differences that are as long as the numbers. */
-WIDE INLINE bool write_short_wide(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
-                                  size_t count, kind kind, writing *to, size_t room)
-{
-    enum { EIGHT = 8, MOST = 56, ROOM = 80 }; /* bytes that eight numbers may take, and a word */
-    U32 moved[BLOCK];
-    writing local = *to;
-    size_t i = 0;
-    short_moved(frame, base, count, kind, moved);
-    for (; i + EIGHT <= count && room - local.used >= ROOM; i += EIGHT) {
-        fours all = fours_of(moved + i, tokens + i);
-        uint64_t bits = all.bits[0] + all.bits[1];
-        if (bits <= MOST) {
-            write_bits(&local, all.values[0] | all.values[1] << all.bits[0], (unsigned)bits);
-            continue;
-        }
-        for (unsigned j = 0; j < 2; j++) {
-            const U32 *from = moved + i + 4 * j;
-            if (__builtin_expect(all.bits[j] <= MOST, 1)) {
-                write_bits(&local, all.values[j], (unsigned)all.bits[j]);
-                continue;
-            }
-            write_two(from, tokens + i + 4 * j, &local);
-            write_two(from + 2, tokens + i + 4 * j + 2, &local);
-        }
-    }
-    for (; i < count; i++) {
-        unsigned bits = bits_of(tokens[i]);
-        if (room - local.used < SLACK)
-            return false;
-        write_bits(&local, moved[i] & (((uint64_t)1 << bits) - 1), bits);
-    }
-    *to = local;
-    return true;
-}
-
-WIDE INLINE Py_ssize_t pack_short_wide(const uint8_t *frame, const uint8_t *base,
-                                       const uint8_t *tokens, size_t count, kind kind,
-                                       uint8_t *out, size_t room)
-{
-    writing to = {.out = out};
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t part = count - at < BLOCK ? count - at : BLOCK, start = at * (size_t)kind.size;
-        if (!write_short_wide(frame + start, base + start, tokens + at, part, kind, &to, room))
-            return -1;
-    }
-    return bits_finished(&to, room);
-}
-
-WIDE static Py_ssize_t pack_bits_eight(const uint8_t *frame, const uint8_t *base,
-                                       const uint8_t *tokens, size_t count, kind kind,
-                                       uint8_t *out, size_t room)
-{
-    switch (kind.size) {
-    case 1: kind.size = 1; return pack_short_wide(frame, base, tokens, count, kind, out, room);
-    case 2: kind.size = 2; return pack_short_wide(frame, base, tokens, count, kind, out, room);
-    case 4: kind.size = 4; return pack_short_wide(frame, base, tokens, count, kind, out, room);
-    default: return pack_bits_wide(frame, base, tokens, count, kind, out, room);
-    }
-}
-
 /* ------------------------------------------------------------------ all in one pass
  *
  * What a round of coders finds is turned to numbers at once, while the next round waits for its
@@ -372,20 +269,42 @@ NEWEST INLINE void restore_sixteen(__m512i zigzag, const uint8_t *base, kind kin
     store_sixteen(number, out, kind.size);
 }
 
-/* Contexts of a block: all 256 groups are in four vectors. */
+/* All 256 groups, in four vectors. */
+typedef struct {
+    __m512i quarters[4];
+} group_table;
+
+NEWEST INLINE group_table group_table_of(const uint8_t *map)
+{
+    const __m512i *at = (const __m512i *)map;
+    return (group_table){{_mm512_loadu_si512(at), _mm512_loadu_si512(at + 1),
+                          _mm512_loadu_si512(at + 2), _mm512_loadu_si512(at + 3)}};
+}
+
+NEWEST INLINE __m512i groups_of(__m512i contexts, const group_table *of)
+{
+    __m512i below = _mm512_permutex2var_epi8(of->quarters[0], contexts, of->quarters[1]);
+    __m512i above = _mm512_permutex2var_epi8(of->quarters[2], contexts, of->quarters[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(contexts), below, above);
+}
+
+/* Contexts of a block, and up to 63 bytes behind them. */
 NEWEST INLINE void group_block(const uint8_t *base, size_t count, kind kind, const uint8_t *map,
                                uint8_t *out)
 {
-    const __m512i *quarters = (const __m512i *)map;
-    __m512i one = _mm512_loadu_si512(quarters), two = _mm512_loadu_si512(quarters + 1);
-    __m512i three = _mm512_loadu_si512(quarters + 2), four = _mm512_loadu_si512(quarters + 3);
+    const group_table table = group_table_of(map);
     contexts_block(base, count, kind, out);
-    for (size_t at = 0; at < count; at += 64) {
-        __m512i context = _mm512_loadu_si512(out + at);
-        __m512i below = _mm512_permutex2var_epi8(one, context, two);
-        __m512i above = _mm512_permutex2var_epi8(three, context, four);
-        __mmask64 upper = _mm512_movepi8_mask(context);
-        _mm512_storeu_si512(out + at, _mm512_mask_blend_epi8(upper, below, above));
+    for (size_t at = 0; at < count; at += 64)
+        _mm512_storeu_si512(out + at, groups_of(_mm512_loadu_si512(out + at), &table));
+}
+
+NEWEST static void regroup_by_shuffles(uint8_t *contexts, size_t count, const grouping *by)
+{
+    const group_table table = group_table_of(by->map);
+    for (size_t at = 0; at < count && !by->same; at += 64) {
+        __mmask64 some = count - at < 64 ? ((__mmask64)1 << (count - at)) - 1 : ~(__mmask64)0;
+        __m512i context = _mm512_maskz_loadu_epi8(some, contexts + at);
+        _mm512_mask_storeu_epi8(contexts + at, some, groups_of(context, &table));
     }
 }
 

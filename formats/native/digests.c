@@ -1,4 +1,4 @@
-/* Batch BLAKE3 check-and-copy of buffers.
+/* Batch BLAKE3 of buffers: digests, or a check against them, and a copy on the way.
  *
  * Each input is hashed by BLAKE3 with a key made of a context, as the blake3 package does it, and
  * copied on the way, while it is in the cache. Chunks of all inputs stand side by side, so small
@@ -19,8 +19,10 @@
 
 enum {
     PAGE = 4096,
+    COPIED = WIDE * CHUNK,
     FAULTED_BYTES = 32 << 10, /* less is faulted in sooner than asked for */
     MOST_CHUNKS = 1 << 22,  /* of an input: 4 GiB */
+    ALONE_BYTES = 1 << 16,  /* below, the interpreter lock is kept: to hand it over takes longer */
     GROUP_CHUNKS = 1 << 10, /* of the inputs whose chunks stand side by side */
 };
 
@@ -29,8 +31,9 @@ typedef struct {
 } input;
 
 typedef struct {
-    const input *inputs;
-    const uint8_t *digests;
+    input *inputs;
+    const uint8_t *digests; /* that are expected; NULL: none */
+    uint8_t *found;         /* where they go then */
     size_t count;
     uint32_t key[8];
     uint8_t *values; /* of the chunks of a group, DIGEST bytes each */
@@ -38,12 +41,12 @@ typedef struct {
 
 /* What waits for others, until there are WIDE of them. */
 typedef struct {
-    sixteen all;
+    side_by_side all;
     int waiting;
     uint8_t padded[WIDE][CHUNK]; /* chunks that may be shorter than others beside them */
 } lane_queue;
 
-static wide_hash *hash_all; /* set once, when the module is loaded */
+static const hasher *best; /* set once, when the module is loaded */
 
 static size_t chunks_in(size_t bytes)
 {
@@ -58,7 +61,7 @@ static size_t chunks_of(const input *one)
 static void flush(const job *job, lane_queue *queue)
 {
     uint8_t nowhere[DIGEST];
-    sixteen *all = &queue->all;
+    side_by_side *all = &queue->all;
     if (!queue->waiting)
         return;
     for (int i = queue->waiting; i < WIDE; i++) {
@@ -67,14 +70,14 @@ static void flush(const job *job, lane_queue *queue)
         all->flags[i] = all->start[i] = all->end[i] = 0;
         all->to[i] = nowhere;
     }
-    hash_all(job->key, all);
+    best->any(job->key, all, queue->waiting);
     queue->waiting = 0;
 }
 
 static void push(const job *job, lane_queue *queue, const uint8_t *from, size_t length,
                  size_t counter, uint32_t flags, uint32_t start, uint32_t end, uint8_t *to)
 {
-    sixteen *all = &queue->all;
+    side_by_side *all = &queue->all;
     int at = queue->waiting++;
     all->from[at] = from;
     if (start && length < CHUNK) { /* others beside it are read to their end */
@@ -92,13 +95,19 @@ static void push(const job *job, lane_queue *queue, const uint8_t *from, size_t 
         flush(job, queue);
 }
 
-/* What is hashed, once it is where it belongs: a byte of a mapped file may change meanwhile. */
-static const uint8_t *copied(const input *one, size_t at, size_t length)
+/* What is hashed, once it is where it belongs: a byte of a mapped file may change meanwhile. Copied
+ * are as many bytes as stay in the nearest caches, when the first of them are asked for. */
+static const uint8_t *copied(const input *one, size_t at)
 {
-    const uint8_t *from = (const uint8_t *)one->from.buf + at;
-    if (!one->to.buf || !length)
-        return length ? from : (const uint8_t *)"";
-    return memcpy((uint8_t *)one->to.buf + at, from, length);
+    size_t size = (size_t)one->from.len, more = size - at < COPIED ? size - at : COPIED;
+    const uint8_t *from = one->from.buf;
+    if (!size)
+        return (const uint8_t *)"";
+    if (!one->to.buf)
+        return from + at;
+    if (at % COPIED == 0)
+        memcpy((uint8_t *)one->to.buf + at, from + at, more);
+    return (const uint8_t *)one->to.buf + at;
 }
 
 /* Ask for all pages of new memory at once: a fault for each takes twice as long. Who knows no such
@@ -118,10 +127,12 @@ static void fault_in(const Py_buffer *room)
 
 static void hash_chunks(const job *job, const input *one, lane_queue *queue, uint8_t *values)
 {
-    size_t bytes = (size_t)one->from.len, chunks = chunks_of(one);
-    for (size_t chunk = 0; chunk < chunks; chunk++, values += DIGEST) {
+    size_t bytes = (size_t)one->from.len, chunks = chunks_of(one), chunk = 0;
+    for (; bytes >= (chunk + WIDE) * CHUNK; chunk += WIDE, values += WIDE * DIGEST)
+        best->chunks(job->key, copied(one, chunk * CHUNK), (uint32_t)chunk, values);
+    for (; chunk < chunks; chunk++, values += DIGEST) {
         size_t at = chunk * CHUNK, length = bytes - at < CHUNK ? bytes - at : CHUNK;
-        push(job, queue, copied(one, at, length), length, chunk, 0, CHUNK_START,
+        push(job, queue, copied(one, at), length, chunk, 0, CHUNK_START,
              CHUNK_END | (chunks > 1 ? 0 : ROOT), values);
     }
 }
@@ -135,7 +146,10 @@ static void join_chunks(const job *job, lane_queue *queue, size_t *left, size_t 
         uint8_t *values = job->values;
         for (size_t one = 0; one < count; values += chunks_of(&job->inputs[one++]) * DIGEST) {
             uint32_t root = left[one] == 2 ? ROOT : 0;
-            for (size_t pair = 0; pair < left[one] / 2; pair++)
+            size_t pair = 0;
+            for (; pair + WIDE <= left[one] / 2; pair += WIDE)
+                best->pairs(job->key, values + pair * BLOCK, values + pair * DIGEST);
+            for (; pair < left[one] / 2; pair++)
                 push(job, queue, values + pair * BLOCK, BLOCK, 0, PARENT, 0, root,
                      values + pair * DIGEST);
         }
@@ -171,7 +185,8 @@ static Py_ssize_t check_group(const job *job, lane_queue *queue, size_t *left, s
     uint8_t *values = job->values;
     for (size_t one = 0; one < count; one++) {
         left[one] = chunks_of(&job->inputs[one]);
-        fault_in(&job->inputs[one].to);
+        if (job->digests)
+            fault_in(&job->inputs[one].to);
         hash_chunks(job, &job->inputs[one], queue, values);
         values += left[one] * DIGEST;
     }
@@ -179,7 +194,9 @@ static Py_ssize_t check_group(const job *job, lane_queue *queue, size_t *left, s
     join_chunks(job, queue, left, count);
     values = job->values;
     for (size_t one = 0; one < count; one++) {
-        if (memcmp(values, job->digests + one * DIGEST, DIGEST))
+        if (!job->digests)
+            memcpy(job->found + one * DIGEST, values, DIGEST);
+        else if (memcmp(values, job->digests + one * DIGEST, DIGEST))
             return (Py_ssize_t)one;
         values += chunks_of(&job->inputs[one]) * DIGEST;
     }
@@ -194,7 +211,10 @@ static Py_ssize_t work(const job *whole, size_t *left)
         size_t stop = group_stop(whole, at, &chunks);
         job group = *whole;
         group.inputs += at;
-        group.digests += at * DIGEST;
+        if (group.digests)
+            group.digests += at * DIGEST;
+        else
+            group.found += at * DIGEST;
         Py_ssize_t wrong = check_group(&group, &queue, left, stop - at);
         if (wrong >= 0)
             return (Py_ssize_t)at + wrong;
@@ -246,67 +266,116 @@ static Py_ssize_t take_all(PyObject *from, PyObject *to, input *inputs, Py_ssize
     return count;
 }
 
-static PyObject *checked(job *job)
+/* Do the work; false and an error where there is no memory. */
+static bool done(job *job, Py_ssize_t *wrong)
 {
-    size_t most = 0;
+    size_t most = 0, bytes = 0;
     for (size_t at = 0, chunks; at < job->count;) {
         at = group_stop(job, at, &chunks);
         most = chunks > most ? chunks : most;
     }
+    for (size_t at = 0; at < job->count; at++)
+        bytes += (size_t)job->inputs[at].from.len;
     job->values = malloc(most * DIGEST + 1);
     size_t *left = malloc((job->count + 1) * sizeof *left);
-    Py_ssize_t wrong = -1;
-    if (job->values && left) {
-        Py_BEGIN_ALLOW_THREADS
-        wrong = work(job, left);
-        Py_END_ALLOW_THREADS
+    bool fine = job->values && left;
+    if (fine) {
+        PyThreadState *state = bytes < ALONE_BYTES ? NULL : PyEval_SaveThread();
+        *wrong = work(job, left);
+        if (state)
+            PyEval_RestoreThread(state);
     } else {
         PyErr_NoMemory();
     }
-    bool failed = !job->values || !left;
     free(job->values);
     free(left);
-    return failed ? NULL : PyLong_FromSsize_t(wrong);
+    return fine;
 }
 
-static PyObject *check_frames(PyObject *Py_UNUSED(module), PyObject *arguments)
+/* Whether so many inputs, and as many places for copies or None, could be taken. */
+static bool begin_job(job *job, const Py_buffer *context, PyObject *from, PyObject *to)
 {
-    PyObject *from, *to;
-    Py_buffer context, digests;
-    if (!PyArg_ParseTuple(arguments, "y*O!Oy*", &context, &PyList_Type, &from, &to, &digests))
-        return NULL;
-    PyObject *wrong = NULL;
     Py_ssize_t count = PyList_Size(from);
+    if (context->len > CHUNK || (to != Py_None && (!PyList_Check(to) || PyList_Size(to) != count))) {
+        PyErr_Format(PyExc_ValueError, "%zd inputs, and places for copies: do not fit", count);
+        return false;
+    }
     input *inputs = calloc((size_t)count + 1, sizeof *inputs);
     if (!inputs) {
         PyErr_NoMemory();
-    } else if (context.len > CHUNK || digests.len != count * DIGEST ||
-               (to != Py_None && (!PyList_Check(to) || PyList_Size(to) != count))) {
-        PyErr_Format(PyExc_ValueError, "%zd inputs, %zd bytes of digests: do not fit", count,
-                     digests.len);
-    } else {
-        Py_ssize_t ready = take_all(from, to, inputs, count);
-        job job = {.inputs = inputs, .digests = digests.buf, .count = (size_t)count};
-        if (ready == count) {
-            key_of(context.buf, (size_t)context.len, job.key);
-            wrong = checked(&job);
-        }
-        release_inputs(inputs, ready);
+        return false;
     }
-    free(inputs);
+    Py_ssize_t ready = take_all(from, to, inputs, count);
+    if (ready < count) {
+        release_inputs(inputs, ready);
+        free(inputs);
+        return false;
+    }
+    key_of(context->buf, (size_t)context->len, job->key);
+    job->inputs = inputs;
+    job->count = (size_t)count;
+    return true;
+}
+
+static void end_job(job *job)
+{
+    release_inputs(job->inputs, (Py_ssize_t)job->count);
+    free(job->inputs);
+}
+
+/* check_frames(context, frames, rooms, digests): the first frame that is not what its digest says, or
+ * -1; rooms, or None, are where frames are copied to first. */
+static PyObject *check_frames(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *from, *to, *found = NULL;
+    Py_buffer context, digests;
+    Py_ssize_t wrong;
+    if (!PyArg_ParseTuple(arguments, "y*O!Oy*", &context, &PyList_Type, &from, &to, &digests))
+        return NULL;
+    job job = {.digests = digests.buf};
+    if (digests.len != PyList_Size(from) * DIGEST) {
+        PyErr_Format(PyExc_ValueError, "%zd inputs, %zd bytes of digests: do not fit",
+                     PyList_Size(from), digests.len);
+    } else if (begin_job(&job, &context, from, to)) {
+        if (done(&job, &wrong))
+            found = PyLong_FromSsize_t(wrong);
+        end_job(&job);
+    }
     PyBuffer_Release(&context);
     PyBuffer_Release(&digests);
-    return wrong;
+    return found;
+}
+
+/* hash_frames(context, frames, rooms): their digests, one after the other; rooms as for check_frames. */
+static PyObject *hash_frames(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *from, *to, *found = NULL;
+    Py_buffer context;
+    Py_ssize_t none;
+    if (!PyArg_ParseTuple(arguments, "y*O!O", &context, &PyList_Type, &from, &to))
+        return NULL;
+    job job = {.digests = NULL};
+    if (begin_job(&job, &context, from, to)) {
+        found = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)job.count * DIGEST);
+        if (found)
+            job.found = (uint8_t *)PyBytes_AsString(found);
+        if (found && !done(&job, &none))
+            Py_CLEAR(found);
+        end_job(&job);
+    }
+    PyBuffer_Release(&context);
+    return found;
 }
 
 static PyMethodDef METHODS[] = {
     {"check_frames", check_frames, METH_VARARGS, NULL},
+    {"hash_frames", hash_frames, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 int add_digests(PyObject *module)
 {
-    hash_all = best_hash();
+    best = best_hasher();
     if (PyModule_AddIntConstant(module, "fast", is_fast()))
         return -1;
     return PyModule_AddFunctions(module, METHODS);

@@ -120,7 +120,8 @@ static bool pack_plane(const uint8_t *plane, size_t count, double most, packing 
      * there, and where it hands over a word, is less than a fifth of a bit. */
     if ((double)head + it->expected - (double)count / 40 >= (double)count)
         return true;
-    uint8_t *coded = pack_by_tables(plane, NULL, count, &tables_of_thread, at + MOST_TABLE_BYTES,
+    uint8_t *coded = pack_by_tables(plane, NULL, count, &tables_of_thread,
+                                    lanes_for(count, tables_of_thread.bits), at + MOST_TABLE_BYTES,
                                     room);
     memmove(coded - head, at, head);
     it->begin = coded - head;

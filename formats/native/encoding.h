@@ -45,9 +45,10 @@ PART void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t 
                         uint32_t *counts, uint32_t *others);
 /* How many coders take turns over so many symbols, which are expected to take so many bits. */
 PART size_t lanes_for(size_t count, double bits);
-/* Where in `out` the packed symbols begin, up to its end; NULL where they do not fit. */
+/* Where in `out` the packed symbols begin, up to its end, if so many coders take turns; NULL where they
+ * do not fit. */
 PART uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
-                             const made_tables *by, uint8_t *out, size_t room);
+                             const made_tables *by, size_t lanes, uint8_t *out, size_t room);
 
 /* Numbers of `size` bytes: 1, 2, 4 or 8, that have these planes, which do not overlap `out`. */
 PART void join_planes(const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out);

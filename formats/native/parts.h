@@ -19,6 +19,7 @@ PART int add_jpeg_header(PyObject *module);
 PART int add_number_spans(PyObject *module);
 PART int add_order(PyObject *module);
 PART int add_packed_numbers(PyObject *module);
+PART int add_result_memory(PyObject *module);
 PART int add_row_digests(PyObject *module);
 PART int add_row_sums(PyObject *module);
 PART int add_rows(PyObject *module);

@@ -239,11 +239,10 @@ static PyMethodDef METHODS[] = {
 
 int add_planes(PyObject *module)
 {
-    if (is_wide()) {
-        best_split = split_wide;
+    CHOOSE(split);
 #if defined(__x86_64__)
+    if (is_wide())
         best_join = join_many;
 #endif
-    }
     return PyModule_AddFunctions(module, METHODS);
 }

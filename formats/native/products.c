@@ -1,7 +1,7 @@
 /* Low-rank updates of a base: base plus the product of two factors, rounded as the base's type is.
  *
- * step adds a product to a base; moved gives differences as doubles. Both let go of the interpreter
- * lock. The twin in numpy is products.py beside this, with identical results: factors are whole
+ * step adds a product to a base; moved gives differences as doubles; both let go of the interpreter
+ * lock. has_no_low_rank looks at a few rows and columns. The twin in numpy is products.py beside this, with identical results: factors are whole
  * numbers of 24 bits and their rank is at most 64, so every sum of products is exact in a double,
  * in whatever order it is made. The layout is in docs/spec/model.md, section "Low rank".
  *
@@ -13,6 +13,8 @@
 #include "parts.h"
 
 #include "numbers.h"
+
+#include <math.h>
 
 enum { AT_ONCE = 512, MOST_RANK = 64 };
 
@@ -117,6 +119,112 @@ EVERY_MACHINE(void, moved_numbers,
               if (size == 4) moved_body(frame, base, count, 4, out);
               else moved_body(frame, base, count, 2, out););
 
+/* ------------------------------------------------------------------ rank
+ *
+ * Whether singular values need not be found to see that few of them cannot be most of a matrix. Of
+ * their squares, in units of a limit's, those above 1 hold at most the sum of f(square) of all, where
+ * f is 0 or more, and no less than a square from 1 to the largest: where that is little, the others
+ * hold much. f is a square's square s2; or, where m is no less than the largest, (1 + g) s2 - g s2^2
+ * with g = (1 - 1 / m) / (m^2 - 1), which is the square itself at 1 and at m. And where the squares
+ * less the limit's are those of a matrix still, all are above it. What these say has to spare what
+ * rounding can change. */
+
+enum { PROBED = 64 };
+
+static const double MOST_ABOVE = 0.84, TWICE = 4, EXACT = 1e-12, FAR_ABOVE = 100;
+
+typedef struct {
+    const uint8_t *frame, *base;
+    size_t columns, rows_asked, columns_asked;
+    const int64_t *row_at, *column_at;
+    int size;
+    double noise; /* of each number, in units of what the base's are about */
+} probe;
+
+/* Differences at the places that are asked for, by row and by column; the sum of the base's squares. */
+static double probed(const probe *of, double moved[][PROBED], double turned[][PROBED])
+{
+    double squares = 0;
+    for (size_t i = 0; i < of->rows_asked; i++)
+        for (size_t j = 0; j < of->columns_asked; j++) {
+            size_t at = (size_t)of->row_at[i] * of->columns + (size_t)of->column_at[j];
+            double base = widened(of->base, at, of->size);
+            moved[i][j] = turned[j][i] = widened(of->frame, at, of->size) - base;
+            squares += base * base;
+        }
+    return squares;
+}
+
+/* Adds (rows, inner) times (inner, rows) to `out`. */
+INLINE void multiply(double one[][PROBED], double other[][PROBED], size_t rows, size_t inner,
+                     double out[][PROBED])
+{
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < inner; k++)
+            for (size_t j = 0; j < rows; j++)
+                out[i][j] += one[i][k] * other[k][j];
+}
+
+INLINE double sum_of_squares(double of[][PROBED], size_t size)
+{
+    double sum = 0;
+    for (size_t i = 0; i < size; i++)
+        for (size_t j = 0; j < size; j++)
+            sum += of[i][j] * of[i][j];
+    return sum;
+}
+
+/* The most that eigenvalues above a limit add up to, by their second and fourth powers. */
+INLINE double above_hold(double products[][PROBED], size_t size, double limit)
+{
+    double squared[PROBED][PROBED] = {{0}};
+    multiply(products, products, size, size, squared);
+    double second = sum_of_squares(products, size) / (limit * limit);
+    double fourth = sum_of_squares(squared, size) / (limit * limit * limit * limit);
+    double most = sqrt(sqrt(fourth));
+    if (!(most < FAR_ABOVE)) /* where nothing is gained, and digits are lost */
+        return limit * second;
+    double less = most > 1 ? (1 - 1 / most) / (most * most - 1) : 0;
+    return limit * ((1 + less) * second - less * fourth);
+}
+
+/* Whether a symmetric matrix is positive definite; its upper half is changed. */
+INLINE bool is_definite(double of[][PROBED], size_t size)
+{
+    for (size_t k = 0; k < size; k++) {
+        if (!(of[k][k] > 0))
+            return false;
+        for (size_t i = k + 1; i < size; i++) {
+            double factor = of[k][i] / of[k][k];
+            for (size_t j = i; j < size; j++)
+                of[i][j] -= factor * of[k][j];
+        }
+    }
+    return true;
+}
+
+INLINE bool has_no_low_rank_body(const probe *of)
+{
+    double moved[PROBED][PROBED], turned[PROBED][PROBED], products[PROBED][PROBED] = {{0}};
+    size_t rows = of->rows_asked, columns = of->columns_asked;
+    double mean = probed(of, moved, turned) / (double)(rows * columns), energy = 0;
+    multiply(moved, turned, rows, columns, products);
+    for (size_t i = 0; i < rows; i++)
+        energy += products[i][i];
+    double fourth = sum_of_squares(products, rows);
+    double side = sqrt((double)rows) + sqrt((double)columns);
+    double limit = of->noise * of->noise * mean * side * side;
+    if (!(fourth < HUGE_VAL) || !(limit < HUGE_VAL))
+        return false;
+    if (fourth < MOST_ABOVE * limit * energy || above_hold(products, rows, limit) < MOST_ABOVE * energy)
+        return true;
+    for (size_t i = 0; i < rows; i++)
+        products[i][i] -= TWICE * limit;
+    return rows <= columns && limit > EXACT * energy && is_definite(products, rows);
+}
+
+EVERY_MACHINE(bool, has_no_low_rank, (const probe *of), return has_no_low_rank_body(of););
+
 /* ------------------------------------------------------------------ Python */
 
 static bool known_float(int size)
@@ -186,7 +294,44 @@ static PyObject *moved_numbers(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+static bool are_below(const Py_buffer *places, Py_ssize_t count)
+{
+    const int64_t *at = places->buf;
+    for (Py_ssize_t i = 0; i < places->len / 8; i++)
+        if (at[i] < 0 || at[i] >= count)
+            return false;
+    return places->len > 0 && places->len <= 8 * PROBED;
+}
+
+/* has_no_low_rank(frame, base, size, columns, rows asked, columns asked, noise): see above. */
+static PyObject *has_no_low_rank(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    Py_ssize_t columns, count;
+    probe of;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iny*y*d", &at[0], &at[1], &of.size, &columns, &at[2],
+                          &at[3], &of.noise))
+        return NULL;
+    if (known_float(of.size) && (count = numbers(&at[0], of.size)) >= 0 &&
+        is_size("base", at[1].len, at[0].len) && items(&at[2], 8, "rows") >= 0 &&
+        items(&at[3], 8, "columns") >= 0) {
+        if (columns < 1 || !are_below(&at[2], count / columns) || !are_below(&at[3], columns)) {
+            PyErr_Format(PyExc_ValueError, "no rows of %zd numbers among %zd, or not those asked for",
+                         columns, count);
+        } else {
+            of.frame = at[0].buf, of.base = at[1].buf, of.columns = (size_t)columns;
+            of.row_at = at[2].buf, of.rows_asked = (size_t)at[2].len / 8;
+            of.column_at = at[3].buf, of.columns_asked = (size_t)at[3].len / 8;
+            found = PyBool_FromLong(best_has_no_low_rank(&of));
+        }
+    }
+    release(at, 4);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
+    {"has_no_low_rank", has_no_low_rank, METH_VARARGS, NULL},
     {"step_product", step_product, METH_VARARGS, NULL},
     {"moved_numbers", moved_numbers, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -194,9 +339,8 @@ static PyMethodDef METHODS[] = {
 
 int add_products(PyObject *module)
 {
-    if (is_wide()) {
-        best_step_product = step_product_wide;
-        best_moved_numbers = moved_numbers_wide;
-    }
+    CHOOSE(step_product);
+    CHOOSE(moved_numbers);
+    CHOOSE(has_no_low_rank);
     return PyModule_AddFunctions(module, METHODS);
 }

@@ -11,7 +11,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,12 @@ def _normal(bits: NDArray[Any], name: str) -> NDArray[Any]:
 
 _AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is computed stays in cache
 _IN_C: Final = ("F32", "BF16")
+Places: TypeAlias = tuple[NDArray[np.intp], ...]
+# What spares rounding when a rank is judged; those of products.c.
+_MOST_ABOVE: Final = 0.84
+_TWICE: Final = 4.0
+_FAR_ABOVE: Final = 100.0
+_EXACT: Final = 1e-12
 
 
 class Products:
@@ -100,6 +106,51 @@ class Products:
         with np.errstate(all="ignore"):
             return widened(frame, name) - widened(base, name)
 
+    def has_no_low_rank(
+        self, frame: NDArray[Any], base: NDArray[Any], places: Places, noise: float, name: str
+    ) -> bool:
+        """Whether it is seen without singular values that a difference is not of low rank.
+
+        It is not where, of the singular values of the numbers at `places`, all are above those of
+        noise, or those that are have less than 0.85 of all squares. False: nothing is known.
+
+        Args:
+            frame: numbers of whole rows, ``(rows, columns)``.
+            base: as many, from which they differ.
+            places: rows and columns to look at, as an open mesh; at most 64 of each.
+            noise: standard deviation of a number's noise, in units of the base's numbers.
+            name: type of the numbers.
+        """
+        old = widened(base[places], name)
+        with np.errstate(all="ignore"):
+            moved = widened(frame[places], name) - old
+            products = np.einsum("ik,jk->ij", moved, moved)  # BLAS may begin threads
+            energy, fourth = float(np.trace(products)), float((products**2).sum())
+            side = sum(np.sqrt(old.shape))
+            limit = float(noise**2 * np.mean(old * old) * side**2)
+        if not np.isfinite([fourth, limit]).all():
+            return False
+        if fourth < _MOST_ABOVE * limit * energy:
+            return True
+        if limit and _above_hold(products / limit) * limit < _MOST_ABOVE * energy:
+            return True
+        if old.shape[0] > old.shape[1] or limit <= _EXACT * energy:
+            return False
+        try:
+            np.linalg.cholesky(products - _TWICE * limit * np.eye(len(products)))
+        except np.linalg.LinAlgError:
+            return False
+        return True
+
+
+def _above_hold(products: NDArray[np.float64]) -> float:
+    """The most that eigenvalues above 1 add up to, by their powers: see products.c."""
+    squared = np.einsum("ik,jk->ij", products, products)
+    second, fourth = float((products**2).sum()), float((squared**2).sum())
+    most = fourth**0.25
+    less = (1 - 1 / most) / (most**2 - 1) if 1 < most < _FAR_ABOVE else 0.0
+    return (1 + less) * second - less * fourth if less else second
+
 
 class NativeProducts(Products):
     """In C, without the interpreter lock, for the types that it knows."""
@@ -130,6 +181,17 @@ class NativeProducts(Products):
         numbers = np.ascontiguousarray(frame), np.ascontiguousarray(base)
         codecs.moved_numbers(*numbers, frame.itemsize, out)
         return out
+
+    def has_no_low_rank(
+        self, frame: NDArray[Any], base: NDArray[Any], places: Places, noise: float, name: str
+    ) -> bool:
+        if name not in _IN_C:
+            return super().has_no_low_rank(frame, base, places, noise, name)
+        rows, columns = places
+        numbers = np.ascontiguousarray(frame), np.ascontiguousarray(base)
+        return codecs.has_no_low_rank(
+            *numbers, frame.itemsize, frame.shape[1], rows, columns, noise
+        )
 
 
 NUMPY: Final = Products()

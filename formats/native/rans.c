@@ -561,9 +561,8 @@ static bool fill_neighbours(const made_tables *by, size_t count, neighbours *nea
 }
 
 uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
-                        const made_tables *by, uint8_t *out, size_t room)
+                        const made_tables *by, size_t lanes, uint8_t *out, size_t room)
 {
-    size_t lanes = lanes_for(count, by->bits);
     coding of = {divides(lanes) ? NULL : coded_of_thread, brief_of_thread, NULL};
     neighbours near;
     for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS) {

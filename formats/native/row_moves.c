@@ -118,14 +118,18 @@ EVERY_MACHINE(void, sampled,
 static uint16_t most_frequent(const uint16_t *distances, size_t count, uint32_t *counts,
                               uint32_t *moved)
 {
+    uint16_t each[DISTANCES + 1], found = 0; /* no branch asks whether one was there before */
     uint32_t most = 0;
-    uint16_t found = 0;
-    *moved = 0;
-    for (size_t i = 0; i < count; i++)
-        counts[distances[i]]++;
+    size_t differing = 0;
     for (size_t i = 0; i < count; i++) {
-        uint16_t distance = distances[i];
+        each[differing] = distances[i];
+        differing += !counts[distances[i]]++;
+    }
+    *moved = 0;
+    for (size_t i = 0; i < differing; i++) {
+        uint16_t distance = each[i];
         uint32_t here = counts[distance];
+        counts[distance] = 0;
         if (here > most || (here == most && distance < found)) {
             most = here;
             found = distance;
@@ -133,20 +137,19 @@ static uint16_t most_frequent(const uint16_t *distances, size_t count, uint32_t 
         if (distance && here > *moved)
             *moved = here;
     }
-    for (size_t i = 0; i < count; i++)
-        counts[distances[i]] = 0;
     return found;
 }
 
 /* Of each class the distance that is most frequent; how many of the sampled numbers moved, by what is
  * most frequent among those of their class that did. Distances are sorted by class first: counts of
- * all classes would lie in no near cache. `memory` has room for SAMPLE_BYTES of each sample. */
+ * all classes would lie in no near cache. `memory` has room for SAMPLE_BYTES of each sample, and of one
+ * more. */
 enum { SAMPLE_BYTES = 2 * sizeof(uint16_t) + sizeof(uint8_t) };
 
 static size_t frequent_in(const sampling *of, size_t samples, uint8_t *memory, uint16_t *table)
 {
     uint16_t *distances = (uint16_t *)memory, *sorted = distances + samples;
-    uint8_t *classes = (uint8_t *)(sorted + samples);
+    uint8_t *classes = (uint8_t *)(sorted + samples + 1);
     uint32_t counts[DISTANCES] = {0};
     size_t next[CLASSES + 1] = {0}, sum = 0;
     best_sampled(of, samples, distances, classes);
@@ -154,9 +157,11 @@ static size_t frequent_in(const sampling *of, size_t samples, uint8_t *memory, u
         next[classes[i] + 1] += distances[i] <= FARTHEST;
     for (size_t class = 0; class < CLASSES; class++)
         next[class + 1] += next[class];
-    for (size_t i = 0; i < samples; i++)
-        if (distances[i] <= FARTHEST)
-            sorted[next[classes[i]]++] = distances[i];
+    for (size_t i = 0; i < samples; i++) { /* what is too far goes behind all, without a branch */
+        bool is_near = distances[i] <= FARTHEST;
+        sorted[is_near ? next[classes[i]] : samples] = distances[i];
+        next[classes[i]] += is_near;
+    }
     for (size_t class = 0, start = 0; class < CLASSES; class++) {
         uint32_t moved;
         table[class] = most_frequent(sorted + start, next[class] - start, counts, &moved);
@@ -241,7 +246,7 @@ static PyObject *frequent(PyObject *Py_UNUSED(module), PyObject *arguments)
         of.frame = at[0].buf, of.base = at[1].buf;
         of.count = (size_t)count, of.stride = (size_t)stride;
         size_t samples = (of.count + of.stride - 1) / of.stride;
-        uint8_t *memory = scratch(samples * SAMPLE_BYTES + 1);
+        uint8_t *memory = scratch((samples + 1) * SAMPLE_BYTES);
         if (memory) {
             Py_BEGIN_ALLOW_THREADS
             moved = frequent_in(&of, samples, memory, at[2].buf);
@@ -367,10 +372,8 @@ static PyMethodDef METHODS[] = {
 
 int add_row_moves(PyObject *module)
 {
-    if (is_wide()) {
-        best_alike = alike_wide;
-        best_sampled = sampled_wide;
-        best_step = step_wide;
-    }
+    CHOOSE(alike);
+    CHOOSE(sampled);
+    choose_step();
     return PyModule_AddFunctions(module, METHODS);
 }

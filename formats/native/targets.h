@@ -24,10 +24,16 @@
 
 #define WIDE __attribute__((target("avx2,bmi2,popcnt")))
 #define WIDEST __attribute__((target("avx512f,avx2,bmi2,popcnt")))
-/* Of 2019 and later: bytes of 512 bits in any order. */
+/* Of 2019 and later: bytes of 512 bits in any order. GCC makes vectors of half of that of loops unless
+ * it is asked. */
+#if defined(__clang__)
+#define WHOLE ""
+#else
+#define WHOLE ",prefer-vector-width=512"
+#endif
 #define NEWEST                                                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi2,"   \
-                          "popcnt")))
+                          "popcnt" WHOLE)))
 
 __attribute__((unused)) static bool is_wide(void)
 {
@@ -51,16 +57,22 @@ __attribute__((unused)) static bool is_newest(void)
 #else
 
 #define WIDE
+#define NEWEST
 
 __attribute__((unused)) static bool is_wide(void)
 {
     return false;
 }
 
+__attribute__((unused)) static bool is_newest(void)
+{
+    return false;
+}
+
 #endif
 
-/* A function for every machine, and the same for those that are wide. `best_NAME` is the one to
- * call; whoever loads the module sets it. */
+/* A function for every machine, and the same for those that are wide, and for the newest. `best_NAME`
+ * is the one to call; whoever loads the module sets it, see CHOOSE. */
 #define EVERY_MACHINE(RESULT, NAME, PARAMETERS, ...)                                               \
     static RESULT NAME##_portable PARAMETERS                                                       \
     {                                                                                              \
@@ -70,6 +82,14 @@ __attribute__((unused)) static bool is_wide(void)
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }                                                                                              \
+    __attribute__((unused)) NEWEST static RESULT NAME##_newest PARAMETERS                           \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }                                                                                              \
     static RESULT(*best_##NAME) PARAMETERS = NAME##_portable
+
+/* Take the one for this machine. */
+#define CHOOSE(NAME)                                                                               \
+    best_##NAME = is_newest() ? NAME##_newest : is_wide() ? NAME##_wide : NAME##_portable
 
 #endif

@@ -1,7 +1,8 @@
 """Metrics of a run: log since the last write, and stored points.
 
-Logging appends to three arrays, which costs a microsecond. One thread logs, or several; another
-drains: it takes what is there, and puts it back when it could not be stored.
+Logging appends 24 bytes, which costs a microsecond. One thread logs, or several; another drains: it
+takes what came since it took last. What was taken stays here until it is forgotten, and Ctrl-C may
+come between any two calls: at no such instant is half a point here, or a point nowhere.
 
 An object holds some points of some metrics: of each metric the steps, the times and the values,
 each as eight byte planes. Steps and times are differences from the point before, so that most of
@@ -15,9 +16,9 @@ from __future__ import annotations
 
 import math
 import threading
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,8 @@ VERSION: Final = 1
 CHUNK_POINTS: Final = 1 << 16  # of one object
 SHOWN_POINTS: Final = 20  # that are printed
 _WIDTH: Final = 8  # bytes of a step, a time, a value
+_POINT: Final = Struct("<qdq")  # step, value, time in ms
+_POINTS: Final = np.dtype([("steps", "<i8"), ("values", "<f8"), ("times_ms", "<i8")])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -160,26 +163,34 @@ def _words(planes: bytes, dtype: str) -> NDArray[Any]:
 
 @dataclass(slots=True)
 class _Series:
-    """One metric: what became of it, and the points that are not stored yet."""
+    """One metric: its points that are not forgotten yet, and what tells an observation told twice.
 
-    name: str
-    points: int = 0
-    not_finite: int = 0
+    Attributes:
+        earlier: points of the run before this logbook.
+        waiting: how many points were forgotten, and the bytes of those that are here.
+        last: step and value of the newest point.
+        last_counted: whether its step is the number of points before it.
+    """
+
+    earlier: int = 0
     last: tuple[int, float] = (0, 0.0)
-    min: tuple[int, float] | None = None
-    max: tuple[int, float] | None = None
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-    times_ms: array[int] = field(default_factory=lambda: array("q"))
-    last_counted: bool = False  # its step is the number of points before it
+    waiting: tuple[int, bytearray] = field(default_factory=lambda: (0, bytearray()))
+    last_counted: bool = False
     last_of_checkpoint: bool = False
+
+    @property
+    def logged(self) -> int:
+        """Points of this logbook, those that are forgotten included."""
+        forgotten, here = self.waiting
+        return forgotten + len(here) // _POINT.size
 
     def is_told(self, step: int | None, value: float, *, of_checkpoint: bool) -> bool:
         """Whether a checkpoint and the run tell of one observation, and this is the second of both.
 
         Its step is the same; or, where the run counted it, its value.
         """
-        if not self.points or of_checkpoint == self.last_of_checkpoint:
+        is_first = not self.earlier + self.logged
+        if is_first or of_checkpoint == self.last_of_checkpoint:
             return False
         last_step, last_value = self.last
         equal = value == last_value or (math.isnan(value) and math.isnan(last_value))
@@ -188,40 +199,39 @@ class _Series:
         return step == last_step and (equal or of_checkpoint)
 
     def add(self, step: int | None, value: float, time_ms: int, *, of_checkpoint: bool) -> None:
-        self.last_counted, self.last_of_checkpoint = step is None, of_checkpoint
-        step = self.points if step is None else step
-        self.steps.append(step)  # first: it refuses what is no integer of 64 bits
-        self.values.append(value)
-        self.times_ms.append(time_ms)
-        self.points += 1
-        self.last = (step, value)
-        if not math.isfinite(value):
-            self.not_finite += 1
-            return
-        if self.min is None or value < self.min[1]:
-            self.min = (step, value)
-        if self.max is None or value > self.max[1]:
-            self.max = (step, value)
+        is_counted = step is None
+        step = self.earlier + self.logged if step is None else step
+        point, here = _POINT.pack(step, value, time_ms), self.waiting[1]
+        # No call from here on: an interrupt comes before all of this, or after it.
+        here += point
+        self.last, self.last_counted = (step, value), is_counted
+        self.last_of_checkpoint = of_checkpoint
 
-    def taken(self) -> MetricPoints:
-        """The points, which are then no longer here."""
-        taken = MetricPoints(
-            np.frombuffer(self.steps, np.int64),
-            np.frombuffer(self.values, np.float64),
-            np.frombuffer(self.times_ms, np.int64),
-        )
-        self.steps, self.values, self.times_ms = array("q"), array("d"), array("q")
-        return taken
+    def since(self, logged: int) -> MetricPoints:
+        """Points behind the first so many."""
+        forgotten, here = self.waiting
+        # A copy: while an array lies over the bytes, which a traceback may keep, none can be added.
+        found = np.frombuffer(bytes(here[(logged - forgotten) * _POINT.size :]), _POINTS)
+        return MetricPoints(*(np.ascontiguousarray(found[name]) for name in _POINTS.names or ()))
 
-    def summary(self) -> Metric:
-        return Metric(
-            self.name,
-            self.points,
-            self.not_finite,
-            MetricPoint(*self.last),
-            None if self.min is None else MetricPoint(*self.min),
-            None if self.max is None else MetricPoint(*self.max),
-        )
+    def forget(self, logged: int) -> None:
+        forgotten, here = self.waiting
+        self.waiting = logged, here[(logged - forgotten) * _POINT.size :]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPoints:
+    """What was taken of a logbook.
+
+    Attributes:
+        points: by metric, those that came since the last taking.
+        metrics: what became of all metrics, these points included, by name.
+        logged: how many points of each metric were taken by now.
+    """
+
+    points: Mapping[str, MetricPoints]
+    metrics: tuple[Metric, ...]
+    logged: Mapping[str, int]
 
 
 class Logbook:
@@ -229,8 +239,11 @@ class Logbook:
 
     def __init__(self, earlier: tuple[Metric, ...] = ()) -> None:
         self._lock = threading.Lock()
-        self._series: dict[str, _Series] = {one.name: _resumed(one) for one in earlier}
-        self.waiting = 0  # points that are not taken
+        self._series = {
+            one.name: _Series(one.points, (one.last.step, one.last.value)) for one in earlier
+        }
+        self._earlier = TakenPoints({}, earlier, {})
+        self.waiting = 0  # points that are not forgotten
 
     def add(
         self,
@@ -245,7 +258,7 @@ class Logbook:
         What a run and a checkpoint of it tell both, one right after the other, is one point.
 
         Returns:
-            How many points wait to be taken.
+            How many points wait.
 
         Raises:
             InvalidInputError: a name that no metric may have, a step outside of 64 bits, or more
@@ -261,13 +274,31 @@ class Logbook:
                     self.waiting += 1
             return self.waiting
 
-    def take(self) -> tuple[dict[str, MetricPoints], tuple[Metric, ...]]:
-        """The points that wait, and what became of all metrics, these points included."""
+    def take(self, after: TakenPoints | None = None) -> TakenPoints:
+        """The points that came after what was taken; None: all of this logbook.
+
+        They stay: whoever keeps what is given lets them be forgotten.
+        """
+        before = self._earlier if after is None else after
+        known = {one.name: one for one in before.metrics}
+        points: dict[str, MetricPoints] = {}
+        logged: dict[str, int] = {}
         with self._lock:
-            taken = {name: one.taken() for name, one in self._series.items() if one.steps}
-            self.waiting = 0
-            summaries = [self._series[name].summary() for name in sorted(self._series)]
-            return taken, tuple(one for one in summaries if one.points)
+            for name, one in self._series.items():
+                new = one.since(before.logged.get(name, 0))
+                logged[name] = one.logged
+                if len(new):
+                    points[name] = new
+        known |= {name: _in_short(name, known.get(name), new) for name, new in points.items()}
+        return TakenPoints(points, tuple(known[name] for name in sorted(known)), logged)
+
+    def forget(self, taken: TakenPoints) -> None:
+        """Give up what was taken. Asked once more, or too late, it does nothing."""
+        with self._lock:
+            for name, logged in taken.logged.items():
+                if logged > self._series[name].waiting[0]:
+                    self._series[name].forget(logged)
+            self.waiting = sum(len(one.waiting[1]) for one in self._series.values()) // _POINT.size
 
     def _of(self, name: str) -> _Series:
         found = self._series.get(name)
@@ -278,7 +309,7 @@ class Logbook:
                     f"metric {name!r}: a run has {MAX_METRICS} metrics at most. Log what belongs "
                     "together as steps of one metric."
                 )
-            found = self._series[name] = _Series(name)
+            found = self._series[name] = _Series()
         return found
 
 
@@ -312,15 +343,22 @@ def joined(
     }
 
 
-def _resumed(metric: Metric) -> _Series:
-    return _Series(
-        metric.name,
-        metric.points,
-        metric.not_finite,
-        (metric.last.step, metric.last.value),
-        None if metric.min is None else (metric.min.step, metric.min.value),
-        None if metric.max is None else (metric.max.step, metric.max.value),
-    )
+def _in_short(name: str, before: Metric | None, new: MetricPoints) -> Metric:
+    """What became of a metric that has new points."""
+    finite = np.flatnonzero(np.isfinite(new.values))
+    points, not_finite = len(new), len(new) - len(finite)
+    low, high = (None, None) if before is None else (before.min, before.max)
+    if before is not None:
+        points, not_finite = points + before.points, not_finite + before.not_finite
+    if len(finite):
+        least, most = (
+            MetricPoint(int(new.steps[at]), float(new.values[at]))
+            for at in (finite[new.values[finite].argmin()], finite[new.values[finite].argmax()])
+        )
+        low = least if low is None or least.value < low.value else low
+        high = most if high is None or most.value > high.value else high
+    last = MetricPoint(int(new.steps[-1]), float(new.values[-1]))
+    return Metric(name, points, not_finite, last, low, high)
 
 
 def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:

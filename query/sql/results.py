@@ -13,20 +13,22 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import field
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import RecordTable, printable
 
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 20
 NOTHING = pa.schema([])
-
+NEEDS_PANDAS: Final = "df() needs pandas: `pip install pandas`"
+NEEDS_POLARS: Final = "pl() needs polars: `pip install polars`"
 
 # What other libraries call it.
 _WORDS = {
@@ -84,19 +86,14 @@ class Result:
 
     def df(self) -> Any:
         """All rows as a pandas data frame."""
-        try:
-            return _with_integers(self.arrow()).to_pandas()
-        except ModuleNotFoundError as error:
-            raise UnsupportedError("df() needs pandas: `pip install pandas`") from error
+        import_library("pandas", NEEDS_PANDAS)  # before the rows are taken
+        return _with_integers(self.arrow()).to_pandas()
 
     def pl(self) -> Any:
         """All rows as a polars data frame."""
-        try:
-            import polars as pl
-        except ModuleNotFoundError as error:
-            raise UnsupportedError("pl() needs polars: `pip install polars`") from error
+        polars = import_library("polars", NEEDS_POLARS)
         self._check_names("a frame of polars holds one of them")
-        return pl.from_arrow(self.arrow())
+        return polars.from_arrow(self.arrow())
 
     def numpy(self) -> dict[str, Any]:
         """All rows as a dict of columns, as ``ds[:]`` gives them.

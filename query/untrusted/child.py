@@ -31,6 +31,7 @@ from tensorrepo.query.sql.duck import DuckSettings, add_tables, check_select, is
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
 from tensorrepo.query.untrusted.pipe import (
+    NO_PROCESS,
     PASSED_FILES,
     STATUS,
     Pipe,
@@ -226,10 +227,17 @@ def serve(control: int) -> None:
             request, files, _, _ = socket.recv_fds(requests, 1, PASSED_FILES)
             if not request:
                 os._exit(0)
+            if len(files) < PASSED_FILES:  # this process may open no more: its leash ends as well
+                for file in files:
+                    os.close(file)
+                continue
             leash = socket.socket(fileno=files[-1])
-            with suppress(OSError):  # no more processes: its pipes end with the leash
+            try:
                 leashes[leash.fileno()] = _forked(files), leash
                 poll.register(leash, select.POLLIN)
+            except OSError:  # the machine has no more processes now
+                with leash, suppress(OSError):
+                    leash.send(STATUS.pack(NO_PROCESS))
             for file in files[:-1]:
                 os.close(file)
 

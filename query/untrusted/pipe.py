@@ -42,6 +42,7 @@ MOST_HEAD_BYTES = 1 << 20
 MOST_BODY_BYTES = 1 << 30
 PASSED_FILES = 4  # with the request for a child: its standard streams, and its leash
 STATUS = Struct("<i")  # comes over a leash: the child's exit status, as `subprocess` counts it
+NO_PROCESS = -1 << 31  # in the place of a status: there was no child to be had
 LOOK_MS = 200  # between two looks at whether the other end was told to go
 _EXTENSION = b"ARROW:extension:name"  # what stands before types that run code of their own
 # A table of flatbuffers, `org.apache.arrow.flatbuf`: places of its fields in their order.

@@ -11,8 +11,6 @@ takes a third of a second, and a fork some milliseconds.
 
 from __future__ import annotations
 
-import atexit
-import json
 import math
 import os
 import re
@@ -20,11 +18,10 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, field, replace
-from threading import TIMEOUT_MAX, Lock, Timer
+from threading import TIMEOUT_MAX, Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -37,6 +34,7 @@ from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.pipe import (
+    NO_PROCESS,
     STATUS,
     Begun,
     Done,
@@ -55,11 +53,10 @@ from tensorrepo.query.untrusted.pipe import (
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.fork_server import ForkServerProgram, ForkServers, no_room, scarcity_told
 from tensorrepo.repo.tables import printable
 
-# Isolated, the server looks for modules where Python is installed, and not where its environment,
-# the folder it stands in or a script says. What this process found elsewhere comes last.
-SERVER = """
+_CODE = """
 import json, sys
 sys.path += json.loads(sys.argv[1])
 from tensorrepo.query.untrusted.isolation import leave_network
@@ -67,7 +64,15 @@ leave_network()
 from tensorrepo.query.untrusted.child import serve
 serve(int(sys.argv[2]))
 """
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's: whoever forks has one thread
+_SERVERS = ForkServers(
+    ForkServerProgram(
+        _CODE,
+        {"OPENBLAS_NUM_THREADS": "1"},  # NumPy's: whoever forks has one thread
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+)
+_A_PROCESS = "the process of an untrusted query"
 MOST_QUERY_BYTES = 64 << 10
 MOST_NAMES = 200  # each is looked up, which costs about a millisecond
 MOST_TOLD_BYTES = 2 << 10  # of what a process says before it goes
@@ -171,44 +176,26 @@ def _plain(params: Params) -> Any:
     return dict(params) if isinstance(params, Mapping) else list(params or ())
 
 
-class _Server:
-    """The process that forks children, one for each process that asks."""
+def new_process() -> _Process:
+    """A new child of this process's server, which waits for its query.
 
-    def __init__(self) -> None:
-        self._requests, far = socket.socketpair()
-        places = [each for each in sys.path if os.path.isabs(each)]
-        command = [sys.executable, "-I", "-c", SERVER, json.dumps(places), str(far.fileno())]
-        with far:
-            self.process = subprocess.Popen(  # noqa: S603 - nothing of it is a query's
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, pass_fds=[far.fileno()], start_new_session=True,
-                env=_ENVIRONMENT, cwd="/",
-            )  # fmt: skip
-        self._owner = os.getpid()
-        atexit.register(self.close)
-
-    def fork(self) -> _Process:
-        """A new child, which waits for its query."""
-        with ExitStack() as ours, ExitStack() as theirs:  # where there are no more files, all go
-            question, questions = _pipe(theirs, ours)
-            answers, answer = _pipe(ours, theirs)
-            errors, error = _pipe(ours, theirs)
-            leash, far = socket.socketpair()
-            ours.enter_context(leash)
-            theirs.enter_context(far)
-            with suppress(BrokenPipeError):  # a server that is gone ends all pipes
-                socket.send_fds(self._requests, [b"\0"], [question, answer, error, far.fileno()])
-            theirs.close()
-            ours.pop_all()
-        return _Process(self.process, leash, questions, answers, errors)
-
-    def close(self) -> None:
-        self._requests.close()
-        if self._owner == os.getpid() and self.process.returncode is None:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+    Raises:
+        StorageError: the machine has no files or processes to give.
+    """
+    server = _SERVERS.server()
+    # Where there are no more files, all go that were opened.
+    with scarcity_told(_A_PROCESS), ExitStack() as ours, ExitStack() as theirs:
+        question, questions = _pipe(theirs, ours)
+        answers, answer = _pipe(ours, theirs)
+        errors, error = _pipe(ours, theirs)
+        leash, far = socket.socketpair()
+        ours.enter_context(leash)
+        theirs.enter_context(far)
+        with suppress(BrokenPipeError):  # a server that is gone ends all pipes
+            server.request(b"\0", [question, answer, error, far.fileno()])
+        theirs.close()
+        ours.pop_all()
+    return _Process(server.process, leash, questions, answers, errors)
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
@@ -231,11 +218,17 @@ class _Process:
     _status: int | None = None
 
     def wait(self) -> int:
-        """Its exit status; the server's, where that is gone."""
+        """Its exit status; the server's, where that is gone; else there was no child."""
         if self._status is None:
             sent = self._leash.recv(STATUS.size)
-            self._status = STATUS.unpack(sent)[0] if sent else self._server.wait(_GONE_SECONDS)
+            self._status = STATUS.unpack(sent)[0] if sent else self._end_of_server()
         return self._status
+
+    def _end_of_server(self) -> int:
+        try:
+            return self._server.wait(_GONE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return NO_PROCESS
 
     def kill(self) -> None:
         """End it, and what it began: the server does, who alone knows whether it lives."""
@@ -268,19 +261,6 @@ def _last_of(file: int) -> bytes:
     return said
 
 
-_servers: dict[int, _Server] = {}  # by process: one that was forked starts its own
-_starting = Lock()
-
-
-def new_process() -> _Process:
-    """A new child of this process's server, which is started first where there is none."""
-    with _starting:
-        server = _servers.get(os.getpid())
-        if server is None or server.process.poll() is not None:
-            _servers[os.getpid()] = server = _Server()
-    return server.fork()
-
-
 @dataclass(slots=True, eq=False)
 class _Child:
     """The process, as `Result` knows a connection and a relation."""
@@ -305,7 +285,6 @@ class _Child:
     def begin(self, request: dict[str, Any]) -> None:
         """Start it, and wait until it has understood the query."""
         self._process = new_process()
-        self._stop_after(START_SECONDS)
         most_bytes = min(int(self.limits.bytes), MOST_FRAME_BYTES) + SLACK_BYTES
         self._pipe = Pipe(
             self._process.answers, self._process.questions, most_bytes, lambda: self._is_late
@@ -315,6 +294,7 @@ class _Child:
         tables = [{"path": path, "shown": list(table.shown)} for path, table in self.tables]
         head = request | {"limits": asdict(self.limits), "tables": tables}
         with self._watched():
+            self._stop_after(START_SECONDS)
             self._pipe.send(head)
             for _, table in self.tables:
                 self._pipe.send({}, packed([], table.schema))
@@ -392,6 +372,8 @@ class _Child:
         status = self._process.wait()
         told = printable(self._process.told().decode(errors="replace").strip(), keep="\n")
         self._end()
+        if status == NO_PROCESS:
+            return no_room(_A_PROCESS, "no more processes")
         if not self._is_ready:
             why = f"nothing within {START_SECONDS:g} s" if self._is_late else f"status {status}"
             return UnsupportedError(
@@ -410,7 +392,10 @@ class _Child:
     def _stop_after(self, seconds: float) -> None:
         self._timer = Timer(seconds, self._at_deadline)
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise no_room("a thread that watches the query", str(error)) from error
 
     def _at_deadline(self) -> None:
         self._is_late = True

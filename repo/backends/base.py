@@ -418,7 +418,13 @@ class Landing:
 
 @runtime_checkable
 class AppendsEntries(Protocol):
-    """A backend behind which a service writes the log: nobody else creates a slot."""
+    """A backend behind which a service writes the log: nobody else creates a slot.
+
+    Attributes:
+        caller: ``Name <email>`` that it writes for this client, as an entry's actor; "": not told.
+    """
+
+    caller: str
 
     def gathering(self) -> AbstractContextManager[None]:
         """Let small objects that this thread finishes wait for its next `append_entries`.

@@ -63,7 +63,10 @@ STAGE, SYNC, LINK, SYNC_FOLDER = 1, 2, 3, 4  # verbs of _storing.c
 _MOST_KEPT = 48  # folders: with the files of a batch some 110 descriptors; macOS allows 256
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _ADVICE = {
-    errno.ENOSPC: "No space is left on the disk: free some, then repeat.",
+    errno.ENOSPC: (
+        "No space is left on the disk: free some, then repeat. What failed writes left there goes "
+        "by `tensorrepo gc --grace 0s`, while nobody else writes."
+    ),
     errno.EDQUOT: "The disk quota is used up: free some space, then repeat.",
     errno.ENOENT: "It vanished meanwhile: does somebody delete files by hand?",
     errno.EIO: "The disk reports a defect. Save a copy now, then run `tensorrepo fsck`.",

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NoReturn
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 import obstore
@@ -55,6 +55,7 @@ from tensorrepo.repo.backends.service_errors import error_of, moved_url, problem
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
+    CALLER_HEADER,
     CLIENT_HEADER,
     COMPOSES_HEADER,
     DIRECT_HEADER,
@@ -142,6 +143,7 @@ def open_http(
     composes = _number(answer.headers.get(COMPOSES_HEADER, "")) or 0
     backend = kind(place.url, address, token, dict(place.client), direct, composes)
     backend.identity = answer.content
+    backend.caller = unquote(answer.headers.get(CALLER_HEADER, ""))
     return backend
 
 
@@ -302,12 +304,13 @@ class ServiceBackend(RemoteReader):
         if direct_bytes is not None and not client.keys() & _OWN_WAYS:
             plain = urlsplit(self._api).scheme == "http"
             self._direct = DirectReads(StoreAddresses(self._addresses), plain=plain)
+        self.caller = ""  # ``Name <email>`` that the service writes for this client; "": not told
         self.identity: bytes | None = None  # `repo.json` as the discovery gave it, for one read
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
         told = (self.url, self._api, self._token, self._client, self._direct_bytes)
-        return type(self), (*told, self.most_paths)
+        return type(self), (*told, self.most_paths), {"caller": self.caller}
 
     def read(self, key: str) -> bytes:
         here = self._waiting.get(key) or self._told.get(key)

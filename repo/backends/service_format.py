@@ -20,6 +20,7 @@ from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
 
 API_HEADER: Final = "Tensorrepo-Api"  # of an answer: where the API of the repository is
 ACCESS_HEADER: Final = "Tensorrepo-Access"  # of that answer: "all" of the repository, or "part"
+CALLER_HEADER: Final = "Tensorrepo-Caller"  # of that answer: who asks, as the log will have it
 DIRECT_HEADER: Final = "Tensorrepo-Direct"  # of that answer: bytes from which objects may go past
 COMPOSES_HEADER: Final = "Tensorrepo-Composes"  # of that answer: paths of a commit it composes
 CLIENT_HEADER: Final = "Tensorrepo-Client"  # of a request: revision of the protocol it speaks

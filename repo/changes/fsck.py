@@ -20,7 +20,7 @@ from dataclasses import field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tensorrepo.repo.backends.base import StoredKey
+from tensorrepo.repo.backends.base import AppendsEntries, StoredKey
 from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.gc_marks import (
@@ -264,7 +264,9 @@ class _Check:
 
     def _objects_of(self, is_known: Callable[[str], bool]) -> Iterator[StoredKey]:
         """Keys of objects; of the others those that nothing explains are counted."""
-        for stored in self._store.backend.list(""):
+        backend = self._store.backend
+        # What a service keeps beside the objects is its own, and it lists none of it.
+        for stored in backend.list("objects/" if isinstance(backend, AppendsEntries) else ""):
             if stored.key.startswith("objects/"):
                 yield stored
             elif not is_known(stored.key):

@@ -70,7 +70,6 @@ LEAST_MERGED: Final = 4
 MOST_ROWS: Final = 1 << 19  # of a merged table, which has 6 MB
 MOST_RELEASED: Final = 800  # dropped values that one record lets go of; it has 64 KiB
 CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops is not retained
-SHOWN_REFS: Final = 10
 
 Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
@@ -261,9 +260,9 @@ def _merge_graves(repository: RepositoryCore, actor: str) -> None:
             return ()  # another collection merged them, and a third one took the tables
         if not chosen:
             return ()
-        writer = ObjectWriter(store, view.state.graves)
-        merged = writer.put(Kind.GRAVES, payload)
-        writer.flush()
+        with ObjectWriter(store, view.state.graves) as writer:
+            merged = writer.put(Kind.GRAVES, payload)
+            writer.flush()
         names = [grave.generation for grave in chosen]
         return (log_entry("gc-merge", actor, {"generations": names, "graves": merged.digest}, txn),)
 
@@ -311,6 +310,12 @@ def plan_collection(
 def refuse_collection(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
     if (reason := view.state.read_only_reason) is not None:
         raise UnsupportedError(f"nothing is collected in {repository.url}: {reason}")
+    if writes and repository.log.service is not None:
+        raise UnsupportedError(
+            f"{repository.url} is behind a service, and garbage is collected where its store lies: "
+            "let whoever runs the service run `tensorrepo gc` there. With --dry-run it tells here "
+            "what would go."
+        )
     if writes and repository.backend.guarantee is Guarantee.READ_ONLY:
         raise UnsupportedError(f"{repository.url} can only be read: nothing is collected there")
 
@@ -595,14 +600,11 @@ def condemnation_entry(
     if not keys and not buried and not released:
         return ()
     # Put anew for every head: another collection may have condemned what was put before.
-    writer, at = ObjectWriter(repository.objects, view.state.graves), view.generation + 1
-    try:
+    at = view.generation + 1
+    with ObjectWriter(repository.objects, view.state.graves) as writer:
         listed = writer.put(Kind.GC_LIST, encode_key_list(keys))
         graves = writer.put(Kind.GRAVES, encode_graves(buried, at))
         writer.flush()
-    except BaseException:
-        writer.abort()  # else what was begun stays open, and lies about
-        raise
     data = {
         "at": at,
         "list": listed.digest,
@@ -617,7 +619,8 @@ def appended_condemnation(
 ) -> Condemnation | None:
     """The condemnation, once it is in the log; None when nothing was left to condemn."""
     appended = append_record(repository, decide)
-    return appended.view.state.graves[-1] if appended.record is not None else None
+    at = None if appended.record is None else appended.record.gen
+    return next((grave for grave in appended.view.state.graves if grave.generation == at), None)
 
 
 def delete_condemned(

@@ -271,9 +271,9 @@ class _Packing:
         def decide(view: LogView) -> tuple[LogEntry, ...]:
             refuse_collection(repository, view)
             # Put anew for every head: a collection may have condemned what was put before.
-            writer = ObjectWriter(repository.objects, view.state.graves)
-            made = [] if payload is None else [writer.put(Kind.HISTORY_PACK, payload).digest]
-            writer.flush()
+            with ObjectWriter(repository.objects, view.state.graves) as writer:
+                made = [] if payload is None else [writer.put(Kind.HISTORY_PACK, payload).digest]
+                writer.flush()
             listed = [each for each in view.state.history_packs if each not in (*joined, *made)]
             features: Any = view.state.config.get("features", ())
             needed = sorted({*features, PACKS_FEATURE})

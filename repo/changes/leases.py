@@ -78,15 +78,13 @@ def secure_kept(
     graves = gc_fence.graves_since(view.state, since)
     if not graves:
         return
-    writer = ObjectWriter(repository.objects, view.state.graves)
     try:
-        needed = gc_fence.closure(writer, keep, view.state.supersedes)
-        hits = gc_fence.condemned(repository.objects, needed, graves)
-        gc_fence.store_again(writer, hits, view.state.graves, what)
+        with ObjectWriter(repository.objects, view.state.graves) as writer:
+            needed = gc_fence.closure(writer, keep, view.state.supersedes)
+            hits = gc_fence.condemned(repository.objects, needed, graves)
+            gc_fence.store_again(writer, hits, view.state.graves, what)
     except NotFoundError as error:
         raise gc_fence.expired(what, error) from error
-    finally:
-        writer.abort()
 
 
 def close_leases(

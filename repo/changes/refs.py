@@ -209,7 +209,7 @@ def _step(repository: RepositoryCore, name: str, actor: str, verb: str) -> Move:
         move = _last_step(repository, ref, view, verb)
         if move is None:
             raise NotFoundError(f"nothing to {verb} on branch {name!r}")
-        if move.entry.actor != actor:
+        if move.entry.actor not in _own_names(repository, actor):
             raise ConflictError(
                 f"the last change of branch {name!r}, record {move.generation}, is not yours but "
                 f"{move.entry.actor}'s ({move.entry.note or move.entry.kind}). "
@@ -224,6 +224,12 @@ def _step(repository: RepositoryCore, name: str, actor: str, verb: str) -> Move:
     generation = repository.append(decide).generation
     first, *more = [entry.updates[0] for entry in decided]
     return Move(generation, decided[0], first, more[0] if more else None)
+
+
+def _own_names(repository: RepositoryCore, actor: str) -> set[str]:
+    """How the log calls this client: a service writes who it knows by the token."""
+    service = repository.log.service
+    return {actor} if service is None else {actor, service.caller}
 
 
 def _other_name_back(

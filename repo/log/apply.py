@@ -48,22 +48,8 @@ class _Void(Exception):  # no error: how a judgement ends
     """The entry has no effect."""
 
 
-def fold(
-    state: State, record: LogRecord, bulk: Callable[[Digest], tuple[Update, ...]]
-) -> tuple[State, tuple[Verdict, ...]]:
-    """The state after `record`, and what became of each of its entries.
-
-    `bulk` gives the updates of a ref-updates object. Where it raises InvalidInputError (the
-    object is none) the entry is void; its other errors pass through, because what could not be
-    read now may be read later.
-    """
-    folding = Folding(state)
-    verdicts = folding.add(record, bulk)
-    return folding.state(), verdicts
-
-
 class Folding:
-    """A state that records are added to, for folds of many: copies each mapping once."""
+    """A state that records are added to: copies each mapping once."""
 
     def __init__(self, state: State) -> None:
         self._untouched: State | None = state
@@ -104,7 +90,12 @@ class Folding:
     def add(
         self, record: LogRecord, bulk: Callable[[Digest], tuple[Update, ...]]
     ) -> tuple[Verdict, ...]:
-        """Judge the entries of the next record."""
+        """Judge the entries of the next record.
+
+        `bulk` gives the updates of a ref-updates object. Where it raises InvalidInputError (the
+        object is none) the entry is void; its other errors pass through, because what could not be
+        read now may be read later.
+        """
         alone = len(record.entries) == 1
         if alone and record.entries[0].bulk is None:  # as nearly all
             self._untouched = None

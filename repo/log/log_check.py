@@ -314,11 +314,6 @@ class LogCheck:
             yield LogFault(HINT_KEY, HINT, 0, problem)
 
 
-def check_log(log: RepositoryLog) -> Iterator[LogFault]:
-    """All that is wrong with a log, as `LogCheck` finds it."""
-    yield from LogCheck(log).faults()
-
-
 def _record_fault(gen: int, problem: str) -> LogFault:
     return LogFault(slot_key(gen), RECORD, gen, problem)
 

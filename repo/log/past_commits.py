@@ -115,6 +115,10 @@ class PastCommits:
             self._log.report(f"skipping a segment: {error}")
             return set()
         if segment is None:
+            # A store that lay on a disk has long ones alone: more short ones are hardly there.
+            longer = [each for each in self._lengths if each > segment_length(last, self._lengths)]
+            if longer:
+                self._next = last - last % min(longer)
             return set()
         self._next = segment.first - 1
         self._held[last] = segment

@@ -146,17 +146,12 @@ _NO_TAG: Final = b',"tag":""}'  # it is the last member
 _TAG_DIGITS: Final = 32
 
 
-def encode_record(record: LogRecord) -> bytes:
-    """The bytes of a slot.
+def record_as_read(record: LogRecord) -> tuple[LogRecord, bytes]:
+    """A record as whoever reads it will have it, and its bytes, which are those of a slot.
 
     Raises:
         InvalidInputError: a field cannot be recorded, or the record exceeds 64 KiB.
     """
-    return record_as_read(record)[1]
-
-
-def record_as_read(record: LogRecord) -> tuple[LogRecord, bytes]:
-    """A record as whoever reads it will have it, and its bytes. Raises as `encode_record`."""
     where = f"log record {record.gen} cannot be written"
     try:
         for entry in record.entries:

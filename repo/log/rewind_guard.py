@@ -72,7 +72,7 @@ class Pending:
 
     # Texts: each commit asks for some of them, and a `Path` takes as long as the call it is for.
     def _path(self, txn: str, generation: int) -> str:
-        assert is_txn(txn), f"{txn!r} was checked by encode_record and is no file name"
+        assert is_txn(txn), f"{txn!r} was checked by record_as_read and is no file name"
         return self._in(f"{txn}.{generation}")
 
     def _in(self, name: str) -> str:

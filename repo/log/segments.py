@@ -183,6 +183,16 @@ def segment_length(gen: int, lengths: Sequence[int]) -> int:
     return max((length for length in lengths if gen % length == 0), default=0)
 
 
+def short_ends(head: int, lengths: Sequence[int]) -> list[int]:
+    """Last records of the fewest segments of what comes after the last one of full length."""
+    longest, *shorter = sorted(lengths, reverse=True)
+    at, ends = head - head % longest, list[int]()
+    for length in shorter:
+        ends += range(at + length, head + 1, length)
+        at = head - head % length
+    return ends
+
+
 def read_run(
     slots: LogSlots,
     start: int,

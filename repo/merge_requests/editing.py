@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tensorrepo.repo.changes.refs import refuse_taken
+from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin, tree_of
 from tensorrepo.repo.deferred_dataclass import dataclass
@@ -126,7 +126,8 @@ def open_request(
     def change(view: LogView, _: MergeRequest | None, number: int) -> MergeRequest:
         head, onto = _tip(view, source), _tip(view, target)
         if is_ancestor(repository.objects, head, onto):
-            raise ConflictError(f"{target} has all that {source} has: there is nothing to merge")
+            has, of = (ref.removeprefix(BRANCHES) for ref in (target, source))
+            raise ConflictError(f"{has!r} has all that {of!r} has: there is nothing to merge")
         edit.sources = (head,)
         return MergeRequest(number, title, source, target, author, now, text)
 
@@ -340,7 +341,7 @@ def _require_proposed(view: LogView, number: int, commit: Digest) -> None:
 def _tip(view: LogView, ref: str) -> Digest:
     found = view.state.refs.get(ref)
     if found is None:
-        raise NotFoundError(f"there is no branch {ref!r:.120}")
+        raise NotFoundError(f"there is no branch {ref.removeprefix(BRANCHES)!r:.120}")
     return found
 
 

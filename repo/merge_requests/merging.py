@@ -17,7 +17,7 @@ from tensorrepo.repo.changes.merge_branches import forward, merge
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import CheckRun, ClientPolicy, rules_of
-from tensorrepo.repo.changes.transaction import begin, generation_of, tree_of
+from tensorrepo.repo.changes.transaction import begin, generation_of, raise_conflicts, tree_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.commits import is_ancestor
@@ -67,7 +67,7 @@ def look_at(repository: RepositoryCore, view: LogView, request: MergeRequest) ->
     """Whether `request` can be merged at `view`; nothing is written."""
     head, tip = proposed(view, request.number), view.state.refs.get(request.target)
     if tip is None:
-        raise NotFoundError(f"branch {request.target!r} of merge request {request.number} is gone")
+        raise _target_gone(request)
     rules = rules_for(view.state, request.target)
     needed = dict.fromkeys(name for rule in rules for name in rule.checks)
     passed = request.passed(head)
@@ -78,6 +78,13 @@ def look_at(repository: RepositoryCore, view: LogView, request: MergeRequest) ->
         () if merged or is_forward else _conflicts(repository, view, request, tip, head),
         tuple(name for name in needed if name not in passed),
         must_be_signed=not is_forward and any(rule.signed for rule in rules),
+    )
+
+
+def _target_gone(request: MergeRequest) -> NotFoundError:
+    return NotFoundError(
+        f"branch {request.target.removeprefix(BRANCHES)!r}, into which merge request "
+        f"{request.number} is to come, is gone: make it again, or close the request"
     )
 
 
@@ -130,7 +137,9 @@ def merge_request(
     view = repository.log.refresh()
     request = find_request(repository.objects, view, number)
     head = head or proposed(view, number)
-    branch = request.target.removeprefix(BRANCHES)
+    branch, source = (ref.removeprefix(BRANCHES) for ref in (request.target, request.source))
+    if request.state == "open" and request.target not in view.state.refs:
+        raise _target_gone(request)
     allowed = _with_checks(repository, number, head)
     moved_to: list[Digest | None] = [None]
     edit = merged_edit(
@@ -148,17 +157,26 @@ def merge_request(
             must_sign = any(rule.signed for rule in rules_for(view.state, request.target))
             if must_sign:
                 _refuse_unsigned(repository, view, request, head)
-            outcome = merge(
-                allowed,
-                branch,
-                head,
-                author=author,
-                message=message or f"Merge request {number}: {request.title}",
-                called=request.source.removeprefix(BRANCHES),
-                fast_forward=must_sign,
-                beside=beside,
-                clock=clock,
-            )
+            try:
+                outcome = merge(
+                    allowed,
+                    branch,
+                    head,
+                    author=author,
+                    message=message or f"Merge request {number}: {request.title}",
+                    called=source,
+                    fast_forward=must_sign,
+                    beside=beside,
+                    clock=clock,
+                )
+            except ConflictError as error:  # whoever merges a request chooses no side
+                conflicts = [one for one in error.conflicts if isinstance(one, Conflict)]
+                raise_conflicts(
+                    conflicts,
+                    f"cannot merge request {number}, {source!r} into {branch!r}",
+                    f"Merge {branch!r} into {source!r}, decide there, push, and update it.",
+                )
+                raise
             if outcome.committed is None and outcome.forwarded is None:  # it is there already
                 moved_to[0] = repository.log.refresh().state.refs.get(request.target)
                 edit.run()
@@ -207,8 +225,9 @@ def _refuse_unsigned(
     tip = view.state.refs.get(request.target)
     if tip is not None and not is_ancestor(repository.objects, tip, head):
         raise ConflictError(
-            f"commits of {request.target} must be signed, and the server does not sign: merge "
-            f"{head} into {tip}, sign, push that commit to a branch of yours, and repeat with it"
+            f"commits of {request.target.removeprefix(BRANCHES)!r} must be signed, and the server "
+            f"does not sign: merge {head} into {tip}, sign, push that commit to a branch of yours, "
+            "and repeat with it"
         )
 
 

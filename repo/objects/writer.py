@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from threading import Lock, RLock
+from typing import Self
 
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
 from tensorrepo.repo.errors import (
@@ -46,6 +47,7 @@ class ObjectWriter:
 
     Reads see what was put, also before it is durable. Thread-safe but for `flush`. Once storing
     anything failed, nothing of this writer may be relied on: every later `put` and `flush` says so.
+    As a context manager, leaving it calls `abort`: what `flush` made durable stays.
     """
 
     def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
@@ -64,6 +66,12 @@ class ObjectWriter:
         self._syncing = 0  # calls of `flush` that are not over; one that failed stays so
         self._lock = Lock()
         self._flushing = RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
@@ -250,7 +258,7 @@ class ObjectWriter:
         if self._failure is not None:
             raise StorageError(
                 f"{self.store.backend.url}: an object of this transaction could not be stored "
-                f"({self._failure}). Begin it again."
+                f"({str(self._failure) or type(self._failure).__name__}). Begin it again."
             ) from self._failure
 
     @property

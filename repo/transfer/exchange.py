@@ -373,9 +373,9 @@ def _track(repository: RepositoryCore, remote: str, moves: Sequence[MovedRef], a
             RefChange(tracking_ref(remote, move.ref), move.new, force=True) for move in known
         ]
         changes = [one for one in changes if one.new or one.ref in view.state.refs]
-        writer = ObjectWriter(repository.objects, view.state.graves)
         moved = judge(changes, view, repository.objects)
-        return entries_of(moved, writer, actor=actor, note=f"push {remote}")
+        with ObjectWriter(repository.objects, view.state.graves) as writer:
+            return entries_of(moved, writer, actor=actor, note=f"push {remote}")
 
     repository.append(decide)
 
@@ -403,9 +403,9 @@ def _receive(
         nonlocal moves, later
         wanted = [one for one in changes(view) if asked is None or one.ref in asked]
         moves, later = split_moves(judge(wanted, view, source.objects), signatures)
-        writer = ObjectWriter(target.objects, view.state.graves)
         actor = options.actor
-        return entries_of(moves, writer, actor=actor, note=note, signatures=signatures)
+        with ObjectWriter(target.objects, view.state.graves) as writer:
+            return entries_of(moves, writer, actor=actor, note=note, signatures=signatures)
 
     wants = [move.new for move in planned if move.new is not None]
     likely = [move.old for move in planned if move.old is not None]

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final
 
 from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.sql_log import is_near
 from tensorrepo.repo.changes.repository import (
     RepositoryCore,
     mark_copy,
@@ -23,7 +24,15 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.checkpoints import decode_hint
-from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, IDENTITY_KEY, slot_key
+from tensorrepo.repo.log.log_slots import (
+    COPY_KEY,
+    HINT_KEY,
+    IDENTITY_KEY,
+    segment_key,
+    slot_key,
+)
+from tensorrepo.repo.log.repair import restore_segment
+from tensorrepo.repo.log.segments import short_ends
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.threads import ordered_map
@@ -91,6 +100,7 @@ def follow(
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, _BESIDE))
     _copy_hint(origin.backend, mirror.backend, head.generation)
     mirror.log.refresh()
+    _add_short_segments(origin, mirror, head.generation)
     count = head.generation - here.generation
     return MirrorReport(origin.url, count, head.generation, totals)
 
@@ -174,6 +184,15 @@ def _copy_keys(origin: Backend, mirror: Backend, keys: Iterable[str]) -> None:
 
     for _ in ordered_map(keys, copy, threads=_THREADS, name="mirror"):
         pass
+
+
+def _add_short_segments(origin: RepositoryCore, mirror: RepositoryCore, head: int) -> None:
+    """Write what spares readers of a far mirror requests, and an origin on a disk does without."""
+    if is_near(mirror.backend) or not is_near(origin.backend):
+        return
+    for last in short_ends(head, mirror.log.form.segment_lengths):
+        if mirror.backend.size(segment_key(last)) is None:
+            restore_segment(mirror.log, last, origin.introduced)
 
 
 def _copy_hint(origin: Backend, mirror: Backend, head: int) -> None:

@@ -105,9 +105,10 @@ def note_at_origin(source: RepositoryCore, promotion: Promotion, target: str, ac
     change = RefChange(ref, Digest(promotion.origin.commit), force=True)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
-        writer = ObjectWriter(source.objects, view.state.graves)
         moves = judge([change], view, source.objects)
-        return entries_of(moves, writer, actor=actor, note=f"promoted {promotion.origin.path}")
+        note = f"promoted {promotion.origin.path}"
+        with ObjectWriter(source.objects, view.state.graves) as writer:
+            return entries_of(moves, writer, actor=actor, note=note)
 
     source.append(decide)
 

@@ -14,8 +14,8 @@ from tensorrepo.api.audit.events import Block, ChainReport, blocks_of_lines, ver
 from tensorrepo.api.service import Service, open_service
 from tensorrepo.api.settings import make_settings
 from tensorrepo.cli import output
+from tensorrepo.cli.exit_codes import EXIT_CODES
 from tensorrepo.cli.login import ServerOption
-from tensorrepo.cli.main import EXIT_CODES
 from tensorrepo.cli.options import CommandCall
 from tensorrepo.server_calls import server_of
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.repo.errors import InvalidInputError

@@ -9,9 +9,10 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.branches import describe_head
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.history import headline, names_of
-from tensorrepo.cli.main import AFTER_DASHES, NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref
+from tensorrepo.cli.parsing import AFTER_DASHES
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.bisect import BisectStep
 from tensorrepo.repo.history.commits import read_commit

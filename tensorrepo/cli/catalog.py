@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.catalog.catalog import Catalog, model_text, way_text
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, StoredModelArgument, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url

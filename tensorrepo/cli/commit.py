@@ -15,24 +15,22 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref, signing_repository
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
 from tensorrepo.repo.history.commits import MAX_CHANGED, read_commit
 from tensorrepo.repo.ids import Digest
-from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.staging import (
-    amend_staged,
-    amendable,
+from tensorrepo.workspace.committing import amend_staged, amendable, commit_staged
+from tensorrepo.workspace.picking import (
     check_strategy,
-    commit_staged,
     commits_meant,
     merge_strategies,
     prepare,
     refuse_staged,
 )
+from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.status import status
 
 _NAMED_BY = ("GIT_EDITOR", "VISUAL", "EDITOR")

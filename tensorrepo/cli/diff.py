@@ -11,8 +11,8 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.history import changes_of, commit_json, names_of, whole
-from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     ColumnsOption,
     CommandCall,

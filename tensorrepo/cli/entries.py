@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
 from tensorrepo.formats.common.summaries import ListedEntry, list_entry
 from tensorrepo.repo.changes.revisions import split_path

@@ -10,7 +10,7 @@ import msgspec
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     RepoCall,
     StoredModelArgument,

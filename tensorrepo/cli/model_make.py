@@ -13,7 +13,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     CommandCall,
     FormatOption,

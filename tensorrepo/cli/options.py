@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
+from tensorrepo.cli.parsing import AFTER_DASHES, OUTSIDE
 from tensorrepo.connect import Machine
 from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS

@@ -23,7 +23,7 @@ from tensorrepo.repo.transfer.receive import TransferOptions
 from tensorrepo.repo.transfer.ref_rules import MovedRef
 from tensorrepo.verbs import transfer
 from tensorrepo.verbs.transfer import CloneRequest, Here
-from tensorrepo.workspace.staging import refuse_staged
+from tensorrepo.workspace.picking import refuse_staged
 
 LimitRate = Annotated[
     str | None, Option("--limit-rate", metavar="SIZE", help="So many bytes a second at most: 10MB.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.main import EXIT_CODES
+from tensorrepo.cli.exit_codes import EXIT_CODES
 from tensorrepo.cli.options import RepoCall, complete_branch, complete_ref_or_entry, sides
 from tensorrepo.repo.changes import rules
 from tensorrepo.repo.changes.expire import parse_keep

@@ -14,7 +14,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES

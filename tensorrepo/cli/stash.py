@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.main import NOTHING_TO_DO
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall
 from tensorrepo.repo.changes.moments import moment_text
 from tensorrepo.repo.changes.transaction import tree_of

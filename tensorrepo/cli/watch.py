@@ -11,9 +11,10 @@ from typing import Annotated, Final
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
+from tensorrepo.cli.exit_codes import NOTHING_TO_DO
 from tensorrepo.cli.history import headline
-from tensorrepo.cli.main import AFTER_DASHES, NOTHING_TO_DO
 from tensorrepo.cli.options import RepoCall, complete_ref
+from tensorrepo.cli.parsing import AFTER_DASHES
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.watching import WatchedCommit, watch

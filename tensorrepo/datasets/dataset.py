@@ -195,6 +195,9 @@ class Dataset(Shown):
         """Rows in order, read in large pieces."""
         return iter(self.stored)
 
+    def __contains__(self, value: object) -> NoReturn:
+        raise hints.no_membership(value)
+
     def select(
         self,
         columns: Sequence[str] | None = None,

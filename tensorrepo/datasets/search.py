@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, read_live, row_id_table
 from tensorrepo.formats.dataset.schema.arrow import column_array
@@ -30,8 +31,9 @@ from tensorrepo.formats.dataset.streaming.checks import column_names
 from tensorrepo.formats.search_index.indexed_nearest import nearest_by_index
 from tensorrepo.formats.search_index.indexed_text import texts_by_index
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer
+from tensorrepo.query.sql.results import NEEDS_PANDAS, NEEDS_POLARS
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.verbs.indexes import IndexSearch
 
@@ -126,18 +128,12 @@ class SearchResult(Shown):
 
     def df(self) -> Any:
         """All of it as a pandas data frame."""
-        try:
-            return self.arrow().to_pandas()
-        except ModuleNotFoundError as error:
-            raise UnsupportedError("df() needs pandas: `pip install pandas`") from error
+        import_library("pandas", NEEDS_PANDAS)
+        return self.arrow().to_pandas()
 
     def pl(self) -> Any:
         """All of it as a polars data frame."""
-        try:
-            import polars as pl
-        except ModuleNotFoundError as error:
-            raise UnsupportedError("pl() needs polars: `pip install polars`") from error
-        return pl.from_arrow(self.arrow())
+        return import_library("polars", NEEDS_POLARS).from_arrow(self.arrow())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """A dict for each row."""

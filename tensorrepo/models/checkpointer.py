@@ -23,7 +23,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import field, replace
 from math import isnan
@@ -587,7 +587,8 @@ class Checkpointer:
         while self._waiting and (self._waiting[0].done() or len(self._waiting) > most_waiting):
             # Forgotten when it is done, and not before: Ctrl-C may come while this waits.
             wait([self._waiting[0]])
-            self._waiting.popleft().result()
+            with suppress(CancelledError):  # nobody was given that future
+                self._waiting.popleft().result()
 
     def _finish(self) -> None:
         """At the end of the program: wait for all, and raise all that failed."""
@@ -605,7 +606,10 @@ class Checkpointer:
         return find_step(self._context.core.log.refresh(), self.run, step)
 
     def _store(self, box: list[_Waiting]) -> Saved:
-        waiting = box.pop()
+        try:
+            waiting = box.pop()
+        except IndexError:
+            raise CancelledError("an interrupt took it back while it was handed over") from None
         try:
             saved = self._committed(waiting)
         except BaseException:

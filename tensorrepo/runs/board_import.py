@@ -106,7 +106,7 @@ def _import(context: Context, name: str, folder: str, files: Iterable[Path]) -> 
                     notes.append(event.why)
     if not times:
         return None
-    taken, metrics = logbook.take()
+    taken = logbook.take()
     began, ended = min(times) * _NS_OF_MS, max(times) * _NS_OF_MS
     document = RunDocument(
         name,
@@ -119,7 +119,7 @@ def _import(context: Context, name: str, folder: str, files: Iterable[Path]) -> 
         ended_ns=ended,
         attempts=new_attempt(began, None, {}),
         inputs=(imported_from(str(places[0].parent), format="tensorboard"),),
-        metrics=metrics,
+        metrics=taken.metrics,
     )
     ref = ref_of_record(name)
 
@@ -127,9 +127,9 @@ def _import(context: Context, name: str, folder: str, files: Iterable[Path]) -> 
         if ref in view.state.refs:
             raise ConflictError(f"run {name!r} was begun by somebody else just now")
 
-    chunks = PointChunks(held=taken)
+    chunks = PointChunks(held=dict(taken.points))
     store_run(context.core, document, chunks, author=context.author, refuse=refuse)
-    return ImportedRun(name, folder, len(metrics), points, pictures, tuple(notes))
+    return ImportedRun(name, folder, len(taken.metrics), points, pictures, tuple(notes))
 
 
 def _name(first: str, folder: str) -> str:

@@ -405,7 +405,9 @@ class RunWriter:
         self._told = told
         self._clock = clock
         self._writing = threading.Lock()
-        self._points = stored_points(context.core.objects, document)
+        # What is to be stored, and what was taken of the logbook for it: one value, since Ctrl-C
+        # may come between any two calls.
+        self._taken = stored_points(context.core.objects, document), self.logbook.take()
         self._held_points = 0
         self._lock = threading.Lock()
         self._drained = Waiting()
@@ -446,15 +448,18 @@ class RunWriter:
             Error: it could not be stored; the next write tries again.
         """
         with self._writing:
-            taken, metrics = self.logbook.take()
-            self._points = replace(self._points, held=joined(self._points.held, taken))
+            points, before = self._taken
+            taken = self.logbook.take(before)
+            points = replace(points, held=joined(points.held, taken.points))
+            self._taken = points, replace(taken, points={})
+            self.logbook.forget(taken)
             try:
-                self._store(status, error, metrics)
+                self._store(status, error)
             except ConflictError:
                 self._is_over = True
                 raise
             finally:
-                self._held_points = sum(map(len, self._points.held.values()))
+                self._held_points = sum(map(len, self._taken[0].held.values()))
         self._say(None)
 
     def end(self, status: str, error: str | None) -> None:
@@ -474,14 +479,16 @@ class RunWriter:
         if os.getpid() == self._process and not self._is_over:
             self.write(*self._outcome)
 
-    def _store(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> None:
-        made, self.document, self._points = store_run(
+    def _store(self, status: str, error: str | None) -> None:
+        points, taken = self._taken
+        made, self.document, stored = store_run(
             self._context.core,
-            self._document(status, error, metrics),
-            self._points,
+            self._document(status, error, taken.metrics),
+            points,
             author=self._context.author,
             refuse=self._refuse_others,
         )
+        self._taken = stored, taken
         self._before = made.digest
 
     def _document(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> RunDocument:

@@ -54,8 +54,7 @@ def store_rows(
     """
     core = context.core
     pin = core.log.refresh()
-    writer = ObjectWriter(core.objects, pin.state.graves)
-    try:
+    with ObjectWriter(core.objects, pin.state.graves) as writer:
         link = write_part(
             writer,
             batches,
@@ -67,8 +66,6 @@ def store_rows(
             page_bytes=page_bytes,
         )
         return _kept(context, writer, pin.generation, link, key, seconds)
-    finally:
-        writer.abort()
 
 
 def holder_of(context: Context) -> str:
@@ -161,10 +158,7 @@ class CompactionTask:
         key = f"{self.key}/{rows[0]:012d}"
         dataset = open_dataset(core.objects, self.root, self.context.outside)
         pin = core.log.refresh()
-        writer = ObjectWriter(core.objects, pin.state.graves)
-        try:
+        with ObjectWriter(core.objects, pin.state.graves) as writer:
             link = write_compacted(writer, dataset, rows, key, budget_bytes=self.budget_bytes)
             kept = _kept(self.context, writer, pin.generation, link, key, TASK_SECONDS)
             return kept.to_json()
-        finally:
-            writer.abort()

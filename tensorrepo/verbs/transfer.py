@@ -463,8 +463,8 @@ def _has(core: RepositoryCore, state: State, commit: Digest) -> bool:
 def _entries(
     core: RepositoryCore, changes: Sequence[RefChange], view: LogView, actor: str, note: str
 ) -> tuple[LogEntry, ...]:
-    writer = ObjectWriter(core.objects, view.state.graves)
-    return entries_of(judge(changes, view, core.objects), writer, actor=actor, note=note)
+    with ObjectWriter(core.objects, view.state.graves) as writer:
+        return entries_of(judge(changes, view, core.objects), writer, actor=actor, note=note)
 
 
 def _name_of(url: str) -> str:

@@ -123,14 +123,11 @@ def _save(link: RankLink, job: CheckpointJob, repository: Repository, step: int)
     link.together()
     began = time.monotonic()
     view = context.core.log.refresh()
-    writer = ObjectWriter(context.core.objects, view.state.graves)
-    try:
+    with ObjectWriter(context.core.objects, view.state.graves) as writer:
         against = against_newest(context, view, RUN, step, KEEP)
         known = [] if against.base is None else [against.base]
         told = store_shards(writer, _shards(tensors), known=known, against=against)
         writer.flush()
-    finally:
-        writer.abort()
     return RankSaved(began, time.monotonic() - began, told=told, generation=view.generation)
 
 

@@ -62,7 +62,8 @@ from tensorrepo.workspace.add_request import (
     origins,
 )
 from tensorrepo.workspace.session import WorkspaceSession, next_commit
-from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
+from tensorrepo.workspace.staged_lease import held, keep_alive
+from tensorrepo.workspace.staging import WorkspaceStage, begin_stage
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
 from tensorrepo.workspace.tracking import TrackedPaths, track
 

@@ -27,7 +27,8 @@ from tensorrepo.verbs.provenance import file_facts
 from tensorrepo.workspace.add_request import Added, AddRequest, StoredEntry, origins
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import NextCommit, WorkspaceSession
-from tensorrepo.workspace.staging import WorkspaceStage, held
+from tensorrepo.workspace.staged_lease import held
+from tensorrepo.workspace.staging import WorkspaceStage
 
 
 def add_model(

@@ -12,7 +12,7 @@ from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
-from tensorrepo.repo.backends.base import Backend, Guarantee
+from tensorrepo.repo.backends.base import AppendsEntries, Backend, Guarantee
 from tensorrepo.repo.backends.conformance import CHECKS
 from tensorrepo.repo.backends.mounts import Mount, mount_of
 from tensorrepo.repo.backends.probe import probe
@@ -136,6 +136,8 @@ def judge_store(backend: Backend) -> _Found:
     """What a store guarantees to those who commit."""
     if backend.guarantee is Guarantee.READ_ONLY:
         return "ok", "read-only", ""
+    if isinstance(backend, AppendsEntries):
+        return "ok", "behind a service, which alone writes to it", ""
     try:
         guarantee = probe(backend)
     except PermissionDenied as error:

@@ -31,17 +31,16 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.workspace.checkout import refuse_links, write_beside
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.staging import (
+from tensorrepo.workspace.staged_lease import (
     RENEW_SECONDS,
-    carried,
     close_lease,
     forget_committed,
     forget_lease,
     hold,
     keep_alive,
     kept_digests,
-    rebased,
 )
+from tensorrepo.workspace.staging import carried, rebased
 from tensorrepo.workspace.state import (
     StagedEntry,
     StagingArea,

@@ -13,7 +13,7 @@ from tensorrepo.repo.history.commits import ahead_behind, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.rewind_guard import Pending, Unresolved
 from tensorrepo.workspace.session import NextCommit, WorkspaceSession, next_commit
-from tensorrepo.workspace.staging import LEASE_SECONDS, find_committed
+from tensorrepo.workspace.staged_lease import LEASE_SECONDS, find_committed
 from tensorrepo.workspace.state import StagedEntry, Tracked, changed_files
 
 

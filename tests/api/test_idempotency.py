@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -76,6 +79,29 @@ def test_what_is_refused_may_be_tried_again(service: RunningService) -> None:
         service.service.accounts.grant("lea", Grant("lea/*", Action.ADMIN))
         after = client.post(PATH, json={"name": "lea/own"}, headers=_key("d"))
     assert (before.status_code, after.status_code) == (403, 201)
+
+
+def test_who_has_the_answer_finds_it_kept(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("end", "forget"):
+        monkeypatch.setattr(KeptAnswers, name, _late(getattr(KeptAnswers, name)))
+    with service.client() as client, service.client(service.user("liv")) as other:
+        first, again = (client.post(PATH, json={"name": "late"}, headers=_key("k")) for _ in "12")
+        refused = [
+            other.post(PATH, json={"name": name}, headers=_key("k")).status_code for name in "ab"
+        ]
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert refused == [403, 403]
+
+
+def _late(method: Callable[..., None]) -> Callable[..., None]:
+    def late(*words: Any, **values: Any) -> None:
+        time.sleep(0.2)
+        method(*words, **values)
+
+    return late
 
 
 def test_a_secret_is_not_kept(service: RunningService) -> None:

@@ -49,6 +49,7 @@ OPEN = {
     "POST /logout",
     "GET /metrics",  # of this machine alone, see api/routes/metrics
     "GET /static/{name}",
+    "POST /api/validate-yaml",  # clients of Hugging Face ask it without their token
 }
 OPEN_PATHS = {each.split()[1] for each in OPEN}
 # Routes that answer everybody who is known, about themselves or about what they may see.
@@ -61,7 +62,6 @@ FOR_ALL_KNOWN = {
     "GET /api/v1/repositories",
     "GET /api/v1/removed-repositories",
     "GET /api/whoami-v2",
-    "POST /api/validate-yaml",
     "GET /api/{space:entryspace}",  # repositories that the caller may see
     "GET /v2/",
     "HEAD /v2/",

@@ -13,7 +13,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tensorrepo.cli.main import COMMANDS, load_command
+from tensorrepo.cli.command_table import COMMANDS
+from tensorrepo.cli.main import load_command
 from tests.support.architecture.sources import ROOT
 
 ROW = re.compile(

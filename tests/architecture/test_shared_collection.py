@@ -13,17 +13,23 @@ from tests.support.architecture.sources import ROOT
 from tests.support.shared_collection import share_of
 
 CONFTEST = """
+import os
 import pytest
 from tests.support.shared_collection import give_folder, share_collection
 
 def pytest_configure(config):
+    os.environ["IMPORTED"] = "imported"
     share_collection(config)
+
+def pytest_collection_finish(session):
+    os.environ["IMPORTED"] = "imported_late"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     give_folder(node)
 """
 MODULE = """
+import os
 import pytest
 from pathlib import Path
 
@@ -33,7 +39,7 @@ def note(file, what):
     with (HERE / file).open("a") as opened:
         opened.write(f"{what}\\n")
 
-note("imported", __name__.rpartition(".")[2])
+note(os.environ["IMPORTED"], __name__.rpartition(".")[2])
 
 @pytest.mark.parametrize("at", range(3))
 def test_it(at):
@@ -54,7 +60,7 @@ def test_every_file_is_in_one_share(workers: int) -> None:
     )
 
 
-def test_each_test_runs_once_and_few_modules_are_imported_twice(tmp_path: Path) -> None:
+def test_each_test_runs_once_and_each_module_is_collected_by_one_worker(tmp_path: Path) -> None:
     (tmp_path / "tests_of_it").mkdir()
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  away: left out\n  long: first\n")
@@ -76,6 +82,6 @@ def test_each_test_runs_once_and_few_modules_are_imported_twice(tmp_path: Path) 
     assert "24 passed" in done.stdout
     ran = (tmp_path / "ran").read_text().splitlines()
     assert sorted(ran) == [f"{name} {at}" for name in modules for at in range(3)]
-    imported = Counter((tmp_path / "imported").read_text().splitlines())
-    assert set(imported) == set(modules)
-    assert imported.total() < 2 * len(modules)  # which two that collect all by themselves take
+    # What is imported later was stolen: how much that is tells how busy the machine was.
+    imported = (tmp_path / "imported").read_text().splitlines()
+    assert sorted(imported) == modules

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tensorrepo.api.errors import HTTP_STATUSES
-from tensorrepo.cli.main import EXIT_CODES, exit_code
+from tensorrepo.cli.exit_codes import EXIT_CODES, exit_code
 from tensorrepo.repo.errors import NotFoundError, error_classes
 from tests.support.architecture.sources import ROOT, Source, dotted, sources
 

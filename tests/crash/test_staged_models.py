@@ -21,8 +21,8 @@ from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.workspace.add import add
 from tensorrepo.workspace.add_request import AddMode, AddRequest
+from tensorrepo.workspace.committing import commit_staged
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.staging import commit_staged
 from tensorrepo.workspace.state import Workspace, create_workspace
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA

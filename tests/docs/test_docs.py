@@ -37,7 +37,7 @@ def _commands() -> list[str]:
     """Every command of the command line."""
     if not HAS_COMMANDS:
         return []
-    return sorted(importlib.import_module("tensorrepo.cli.main").COMMANDS)
+    return sorted(importlib.import_module("tensorrepo.cli.command_table").COMMANDS)
 
 
 @pytest.mark.skipif(not HAS_COMMANDS, reason="no command line yet")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tensorrepo.cli.main import ABSENT, COMMANDS, GROUPS
+from tensorrepo.cli.command_table import ABSENT, COMMANDS, GROUPS
 from tests.support.processes.shell import Shell
 
 USAGE = 2

@@ -134,6 +134,20 @@ def test_a_word_of_another_library_says_what_it_is_called_here(
         getattr(people, word)
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("name", r"Columns: 'name' in ds\.columns; rows: len\(ds\.find"),
+        ({"n": 1}, r"Columns: value in ds\.columns"),
+    ],
+)
+def test_membership_in_a_dataset_reads_no_rows_and_says_what_to_ask(
+    value: object, told: str, people: tr.Dataset
+) -> None:
+    with pytest.raises(TypeError, match=told):
+        value in people.head(3)  # noqa: B015  what is asked
+
+
 @pytest.mark.together
 @pytest.mark.parametrize(
     ("handle", "word", "told"),

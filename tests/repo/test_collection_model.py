@@ -12,7 +12,7 @@ import pytest
 
 from tensorrepo.repo.changes import leases
 from tensorrepo.repo.errors import CollectedError
-from tensorrepo.workspace import staging
+from tensorrepo.workspace import staged_lease
 from tests.support.effort import check_each, sampled
 from tests.support.reference import collection, packs, repack, shallow, shallow_replay
 from tests.support.reference.collection import Event, Setting, World, beginning, events
@@ -208,7 +208,7 @@ def test_the_code_loses_nothing_on_any_way_through_the_model(seed: int, setting:
     play(setting, walk(setting, chance), chance)
 
 
-@pytest.mark.parametrize("opens", [leases, staging], ids=["leases", "staging"])
+@pytest.mark.parametrize("opens", [leases, staged_lease], ids=["leases", "staging"])
 def test_code_that_opens_leases_without_the_fence_is_caught(
     opens: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,11 @@ from tensorrepo.repo.log.log_slots import void_key
 from tensorrepo.repo.log.records import (
     decode_record,
     decode_ref_updates,
-    encode_record,
     encode_ref_updates,
 )
 from tensorrepo.repo.log.segments import decode_segment, encode_segment
 from tensorrepo.repo.log.state import Paging, decode_state, encode_state, encode_with_pages
-from tests.support.builders.log import Bulks, digest, open_log
+from tests.support.builders.log import Bulks, digest, encode_record, open_log
 from tests.support.golden.log import GOLDEN, golden_files
 
 WRITTEN = golden_files()

@@ -33,6 +33,13 @@ def test_a_name_depends_on_the_bytes_and_not_on_how_they_are_cut(parts: list[byt
     assert object_digest(parts) == object_digest([b"".join(parts)])
 
 
+@pytest.mark.parametrize("cuts", [[0], [1], [32 << 10], [70_000, 70_001], [5, 32_768, 98_304]])
+def test_a_name_is_the_same_wherever_large_parts_are_cut(cuts: list[int]) -> None:
+    data = bytes(range(251)) * 800
+    parts = [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, None], strict=True)]
+    assert object_digest(parts) == object_digest([data])
+
+
 def test_a_name_is_the_same_when_it_is_computed_on_all_cores() -> None:
     data = bytes(range(256)) * 5000  # above the size from which BLAKE3 uses its threads
     assert object_digest([data]) == object_digest([data[:1000], data[1000:600_000], data[600_000:]])

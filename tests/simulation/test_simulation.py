@@ -10,7 +10,7 @@ import pytest
 from tensorrepo.repo.changes import gc_fence, gc_packs, leases
 from tensorrepo.repo.changes.transaction import CommitAttempt
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.workspace import staging
+from tensorrepo.workspace import staged_lease
 from tests.support.effort import soaking
 from tests.support.servers.sql_logs import in_sql, log_url
 from tests.support.simulation.clients import ACTIONS
@@ -49,7 +49,7 @@ def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
         # The first seed of each does it; others are in reserve.
         (gc_fence, "secure_commit", range(5, 25)),
         (leases, "secure_kept", range(2, 22)),
-        (staging, "secure_kept", range(29, 60)),
+        (staged_lease, "secure_kept", range(29, 60)),
         pytest.param(CommitAttempt, "_pass_fence", range(300), marks=pytest.mark.soak),
     ],
 )

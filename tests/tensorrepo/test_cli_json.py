@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tensorrepo.cli.main import COMMANDS, load_command
+from tensorrepo.cli.command_table import COMMANDS
+from tensorrepo.cli.main import load_command
 from tests.support.effort import sampled
 from tests.support.processes.shell import Shell
 

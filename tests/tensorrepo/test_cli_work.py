@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorrepo.connect import read_config, write_config
 from tensorrepo.repo.changes.gc_collect import PackingReport
 from tensorrepo.repo.changes.gc_packs import pack_history
+from tensorrepo.repo.errors import Error, PermissionDenied, StorageError
 from tests.support.processes.shell import Shell, write_pictures, write_points
 
 
@@ -266,7 +268,7 @@ def test_of_many_staged_entries_a_lease_names_pages_of_a_tree(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record of the log has no room for all of them; they are kept as if they were named."""
-    monkeypatch.setattr("tensorrepo.workspace.staging.MOST_NAMED", 9)
+    monkeypatch.setattr("tensorrepo.workspace.staged_lease.MOST_NAMED", 9)
     folder = shell.folder / "many"
     folder.mkdir()
     for at in range(300):
@@ -436,6 +438,28 @@ def test_a_password_in_a_setting_is_for_its_owner_alone(shell: Shell) -> None:
     (file,) = shell.home.rglob("config.json")
     assert "opensesame" in file.read_text()
     assert not file.stat().st_mode & 0o077
+
+
+@pytest.mark.parametrize(
+    ("why", "kind", "advice"),
+    [
+        (errno.ENOSPC, StorageError, "Free some space"),
+        (errno.EROFS, PermissionDenied, "XDG_CONFIG_HOME"),
+    ],
+)
+def test_settings_that_cannot_be_written_are_what_they_were_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int, kind: type[Error], advice: str
+) -> None:
+    file = tmp_path / "config.json"
+    write_config(file, {"user.name": "Ada"})
+
+    def fail(*_: object) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(kind, match=advice):
+        write_config(file, {"user.name": "Bob"})
+    assert (os.listdir(tmp_path), read_config(file)) == (["config.json"], {"user.name": "Ada"})
 
 
 @pytest.mark.parametrize("url", ["postgresql:/bob:opensesame@h/db", "postgresql:bob:opensesame@h"])

@@ -8,7 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tensorrepo.cli.main import COMMANDS, EXIT_CODES, GROUPS, guarded, load_command, usage_piece
+from tensorrepo.cli.command_table import COMMANDS, GROUPS
+from tensorrepo.cli.exit_codes import EXIT_CODES, guarded
+from tensorrepo.cli.main import load_command
+from tensorrepo.cli.parsing import usage_piece
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
 from tests.support.processes.shell import Shell
 

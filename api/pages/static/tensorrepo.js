@@ -39,6 +39,11 @@ for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
   row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
 }
 
+// Links that MLflow's client prints of its experiments and runs lead to their pages.
+const logged = location.hash.match(/^#\/experiments\/[^/]+(?:\/runs\/([\w.-]+))?/);
+const runs = document.querySelector(".tabs a[href$='/-/runs']");
+if (logged && runs) location.replace(logged[1] ? `${runs.href}/${logged[1]}` : runs.href);
+
 // Ctrl+Enter sends the form of a box with several lines.
 document.addEventListener("keydown", (event) => {
   const form = event.target.closest?.("[data-submit-keys]");

@@ -152,7 +152,7 @@ FooterColumn = tuple[str, Storage, NDArray[Any], NDArray[np.uint8]]
 
 
 def decode_footer(payload: Buffer) -> tuple[FooterColumn, ...]:
-    """Read the footer of a whole chunk payload.
+    """Read the footer of a whole chunk payload: the way to its pages where its index is lost.
 
     Raises:
         CorruptError: it is not there, or not what it was.

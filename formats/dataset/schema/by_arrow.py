@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_losses import is_midnight, says_all
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
+from tensorrepo.formats.dataset.schema.numpy_moments import whole_units
 from tensorrepo.formats.dataset.schema.python_values import parse_duration
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
@@ -153,11 +154,10 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
             return found
         case Date() | Duration() if is_nat(row):
             return None
-        case Date() if isinstance(row, np.datetime64):
-            day = row.astype("M8[D]")
-            return day.item() if day == row or np.isnat(row) else str(row)
         case Date() if isinstance(row, datetime):
             return row.date() if is_midnight(row) else row.isoformat()
+        case Date() if isinstance(row, np.datetime64):
+            return _whole_count(row, "D")
         case Time() | Duration() if isinstance(row, np.timedelta64):
             return _whole_count(row, kind.unit)
         case Duration() if isinstance(row, pa.MonthDayNano) and not row.months:  # of SQL
@@ -200,23 +200,21 @@ _PARSERS: Final[dict[type, Callable[[str], Any]]] = {
 }
 
 
-def _whole_count(row: np.timedelta64, unit: str) -> Any:
-    count = row.astype(f"m8[{unit}]")
-    return int(count.astype(np.int64)) if count == row else str(row)
+def _whole_count(row: np.datetime64 | np.timedelta64, unit: str) -> Any:
+    if np.isnat(row):
+        return None
+    count = row.astype(f"{row.dtype.kind}8[{unit}]")
+    # Cast back: compared as they are, both would be multiplied, and may wrap around.
+    return int(count.astype(np.int64)) if count.astype(row.dtype) == row else str(row)
 
 
 def _clock_counts(column: Column, values: NDArray[Any], first_row: int) -> pa.Array:
     """Numpy's moments and durations as Arrow's, of a unit that Arrow has."""
-    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-    plain = np.ma.getdata(values)
-    unit = np.datetime_data(plain.dtype)[0]
-    if unit in ("Y", "M", "W", "h", "m"):
-        plain = plain.astype(f"{plain.dtype.kind}8[{'D' if unit in 'YMW' else 's'}]")
+    plain = np.ma.filled(values, values.dtype.type("NaT"))
     try:
-        array = pa.array(plain, mask=mask)
-    except (pa.ArrowException, TypeError) as error:
+        return pa.array(whole_units(plain))
+    except (InvalidInputError, pa.ArrowException, TypeError) as error:
         refuse_value(column, first_row, _wanted(column.type), f"{plain.dtype} ({error})")
-    return array
 
 
 def _from_arrow(column: Column, array: pa.Array, first_row: int) -> ColumnValues | None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Ints, is_small_float
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id, row_ids
 from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
 from tensorrepo.formats.dataset.read import (
@@ -323,7 +323,7 @@ def _in_our_words(reason: str) -> str:
 def comparable(column: Column, values: ColumnValues) -> pa.Array:
     """Values in a form that Arrow compares, where there is one."""
     storage = column.storage
-    is_small = storage.element.kind == "V" or storage.element == np.float16
+    is_small = is_small_float(storage.element) or storage.element == np.float16
     if storage.layout is ColumnLayout.FIXED and not storage.shape and is_small:
         # Arrow knows the smallest floats as bytes alone, and compares no float16.
         numbers = getattr(values, "values").astype(np.float32)  # noqa: B009 - fixed

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.dtypes import is_float, is_small_float
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import (
@@ -59,6 +60,17 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "COMPARE_GREATERTHAN": operator.gt,
     "COMPARE_GREATERTHANOREQUALTO": operator.ge,
 }
+_EQUALITIES = ("COMPARE_EQUAL", "COMPARE_NOTEQUAL")
+# By kind of node: operands that are greater than others, or equal to them, where it is true.
+_GREATER = {
+    "COMPARE_GREATERTHAN": [("left", "right")],
+    "COMPARE_GREATERTHANOREQUALTO": [("left", "right")],
+    "COMPARE_LESSTHAN": [("right", "left")],
+    "COMPARE_LESSTHANOREQUALTO": [("right", "left")],
+    "COMPARE_BETWEEN": [("upper", "input")],
+} | {kind: [("left", "right")] for kind in _EQUALITIES}
+_NAMES_OF_THEIR_OWN = ("SUBQUERY", "LAMBDA")
+_LOWEST_IF_NAN = b"(CASE WHEN isnan(%b) THEN '-inf' ELSE %b END)"
 _LIKE = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
 _STARTS_WITH = frozenset({"starts_with", "prefix", "^@"})
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|[\w][\w.]*|--[^\n]*|.""", re.DOTALL)
@@ -331,6 +343,8 @@ class _Translation:
         values = [self._scalar(each, column).as_py() for each in literals]
         kind = arrow_type(column.type)
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        if is_small_float(storage_of(column.type).element):
+            kind = pa.float32()  # as `comparable` has them
         try:
             wanted = pa.array(values, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
@@ -482,13 +496,46 @@ class _Translation:
     # -------------------------------------------------------------------------- for DuckDB
 
     def _in_sql(self, tree: Any) -> str:
-        """The condition as SQL sees class labels: names in the column, numbers in one beside it."""
+        """The condition as DuckDB answers it in the way of conditions that expressions say.
+
+        SQL sees class labels by their names, and their numbers in a column beside; and for it NaN
+        is above every number.
+        """
         raw = self._sql.encode()
-        for start, name in sorted(self._numbered(tree), reverse=True):
+        numbered = dict(self._numbered(tree))
+        floats = set(self._nan_last(tree))
+        for start in sorted({*numbered, *floats}, reverse=True):
             found = _REFERENCE.match(raw, start)
             assert found is not None, "DuckDB says where a column is named"
-            raw = raw[: found.start(1)] + _name(name).encode() + raw[found.end(1) :]
+            if start in numbered:
+                raw = raw[: found.start(1)] + _name(numbered[start]).encode() + raw[found.end(1) :]
+            else:
+                raw = raw[:start] + _LOWEST_IF_NAN % (found[0], found[0]) + raw[found.end() :]
         return raw.decode()
+
+    def _nan_last(self, tree: Any) -> Iterator[int]:
+        """Where a column of floats stands that its NaN would make greater than what it is beside,
+        a value or a column, or equal to that.
+        """
+        if isinstance(tree, list):
+            for each in tree:
+                yield from self._nan_last(each)
+        elif isinstance(tree, dict) and tree.get("class") not in _NAMES_OF_THEIR_OWN:
+            for side, other in _GREATER.get(str(tree.get("type")), ()):
+                beside = tree[other]["class"]
+                is_equality = tree["type"] in _EQUALITIES  # no value that is written is NaN
+                if beside == "COLUMN_REF" or (beside == "CONSTANT" and not is_equality):
+                    yield from self._float_column(tree[side])
+            for each in tree.values():
+                yield from self._nan_last(each)
+
+    def _float_column(self, node: Any) -> Iterator[int]:
+        try:
+            kind = self._column(node).type
+        except (_BeyondTreeError, InvalidInputError):
+            return
+        if operand_kind(kind) == _NUMBERS and is_float(storage_of(kind).element):
+            yield self._offset(node)
 
     def _numbered(self, tree: Any) -> Iterator[tuple[int, str]]:
         """Where a column of classes stands beside a number, and the column of their numbers.

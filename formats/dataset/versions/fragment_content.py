@@ -8,7 +8,7 @@ another matter. The other way round it need not be. No page is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Any, Final
@@ -45,11 +45,30 @@ class NamedFragment:
     name: bytes
 
 
+class FragmentNames:
+    """Names of the fragments of versions, which several questions in turn ask for."""
+
+    def __init__(self) -> None:
+        self._known = LimitedCache[tuple[NamedFragment, ...]](SEEN_BYTES)
+
+    def of(self, dataset: StoredDataset, number: int, first_row: int) -> Sequence[NamedFragment]:
+        """The fragments of one leaf, which begins with a physical row."""
+        form = _form(dataset)
+        key = b"%b%b%d" % (digest_bytes(dataset.digest), form, number)
+        known = self._known.get(key)
+        if known is None:
+            leaf, links = dataset_leaves(dataset)[number]
+            known = tuple(_named(dataset, leaf, links, form, first_row))
+            self._known.put(key, known, NAME_COST * len(known))
+        return known
+
+
 class SeenFragments:
     """The fragments of versions that were asked about, one version after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: FragmentNames | None = None) -> None:
         self._seen = LimitedCache[bool](SEEN_BYTES)
+        self._names = names or FragmentNames()
 
     def fresh(self, dataset: StoredDataset) -> Ints:
         """Physical rows in fragments that no version before had: ranges, int64 ``(n, 2)``.
@@ -58,9 +77,9 @@ class SeenFragments:
         """
         ranges: list[list[int]] = []
         form, first = _form(dataset), 0
-        for entry, (leaf, links) in zip(dataset.root.leaves, dataset_leaves(dataset), strict=True):
+        for number, entry in enumerate(dataset.root.leaves):
             if not (entry.digest and self._has(form + entry.digest)):
-                for fragment in _named(dataset, leaf, links, form, first):
+                for fragment in self._names.of(dataset, number, first):
                     if self._has(fragment.name):
                         continue
                     stop = fragment.first_row + fragment.rows
@@ -76,12 +95,6 @@ class SeenFragments:
         if not known:
             self._seen.put(name, True, NAME_COST)
         return known
-
-
-def named_fragments(dataset: StoredDataset, number: int, first_row: int) -> list[NamedFragment]:
-    """The fragments of one leaf, which begins with a physical row."""
-    leaf, links = dataset_leaves(dataset)[number]
-    return _named(dataset, leaf, links, _form(dataset), first_row)
 
 
 def within(rows: Ints, ranges: Ints) -> Ints:

@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.exchange.base import Candidate, OpenedSource, first_of, origin_of
 from tensorrepo.formats.exchange.child import open_files
-from tensorrepo.formats.exchange.child_main import LMDB_MAGIC, LMDB_MAGIC_AT
+from tensorrepo.formats.exchange.child_lmdb import LMDB_MAGIC, LMDB_MAGIC_AT
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
     SampleRecord,

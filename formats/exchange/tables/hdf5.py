@@ -37,12 +37,8 @@ from tensorrepo.formats.exchange.base import (
     shorten_notes,
 )
 from tensorrepo.formats.exchange.child import open_files
-from tensorrepo.formats.exchange.child_main import (
-    ARROW_ERRORS,
-    HDF5_FACTS_KEY,
-    HDF5_NOTES_KEY,
-    TableFile,
-)
+from tensorrepo.formats.exchange.child_hdf5 import HDF5_FACTS_KEY, HDF5_NOTES_KEY
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.repo.errors import UnsupportedError
 

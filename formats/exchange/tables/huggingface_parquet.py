@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tensorrepo.formats.dataset.read import StoredDataset, read_live
 from tensorrepo.formats.dataset.schema.arrow import column_array
-from tensorrepo.formats.exchange.tables.huggingface import FeatureTable, feature_table
+from tensorrepo.formats.exchange.tables.huggingface_rows import FeatureTable, feature_table
 from tensorrepo.repo.errors import InvalidInputError
 
 VERSION: Final = 1  # of how rows are cut and written: a change is another one

@@ -34,7 +34,7 @@ from tensorrepo.formats.exchange.child_main import LANCE_VERSION_KEY
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.output import ExportTable, new_folder
 from tensorrepo.formats.exchange.tables.files import Adapted, naming_file, table_batches
-from tensorrepo.formats.exchange.tables.huggingface import adapt_feature
+from tensorrepo.formats.exchange.tables.huggingface_features import adapt_feature
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 SUFFIXES = (".lance",)

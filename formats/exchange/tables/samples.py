@@ -34,6 +34,7 @@ from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.by_arrow import is_nat
 from tensorrepo.formats.dataset.schema.convert import is_exact
+from tensorrepo.formats.dataset.schema.numpy_moments import whole_units
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -113,7 +114,10 @@ def plain(value: object, image_format: str) -> Any:
         return Picture(encode_picture(value, image_format), image_format)
     if isinstance(value, np.datetime64 | np.timedelta64):
         whole = whole_units(np.asarray(value))
-        return whole.item() if whole.dtype in _AS_OBJECTS else whole
+        if whole.dtype not in _AS_OBJECTS:
+            return whole
+        found = whole.item()
+        return whole if isinstance(found, int) else found  # Python's years end with 9999
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, list | tuple):
@@ -341,18 +345,6 @@ _SIMPLE: dict[type, ColumnType] = {
 }
 
 
-def whole_units(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Moments or durations of numpy's in units that a column has: days, or seconds and less.
-
-    Raises:
-        InvalidInputError: a unit below the nanosecond, or of no fixed length.
-    """
-    unit = _UNITS[array.dtype.kind].get(np.datetime_data(array.dtype)[0])
-    if unit is None:
-        raise InvalidInputError(f"holds an array of {array.dtype}, which no column type holds")
-    return array.astype(f"{array.dtype.kind}8[{unit}]", copy=False)
-
-
 def moments_of(array: np.ndarray[Any, Any]) -> pa.Array:
     """Moments or durations of numpy's as Arrow's, in lists for each dimension beyond the first.
 
@@ -365,14 +357,6 @@ def moments_of(array: np.ndarray[Any, Any]) -> pa.Array:
         offsets = np.arange(lists + 1, dtype=np.int64) * array.shape[at]
         found = pa.LargeListArray.from_arrays(offsets, found)
     return found
-
-
-# The unit that a column has for each of numpy's: a month of a duration has no fixed length.
-_SECONDS: Final = {"h": "s", "m": "s", "s": "s", "ms": "ms", "us": "us", "ns": "ns"}
-_UNITS: Final = {
-    "M": {"Y": "D", "M": "D", "W": "D", "D": "D", **_SECONDS},
-    "m": {"W": "s", "D": "s", **_SECONDS},
-}
 
 
 def _array_kind(array: np.ndarray[Any, Any]) -> ColumnType:

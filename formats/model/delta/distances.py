@@ -104,7 +104,10 @@ def layers_seem_better(
 
 
 def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
-    """All layers, the most significant first."""
+    """All layers, the most significant first, of some numbers."""
+    made = BEST.encode_layers(frame, base, of)
+    if made is not None:
+        return np.frombuffer(made, np.uint8)
     contexts = BEST.contexts(base, of, _EACH)
     moved = BEST.differ(frame, base, of)
     parts: list[Any] = []

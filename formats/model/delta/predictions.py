@@ -401,6 +401,8 @@ def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
     if min(new.shape) < _LEAST_WHOLE:
         return 0
     places = _probed(new.shape)
+    if products.BEST.has_no_low_rank(new, old, places, _noise_of(name), name):
+        return 0
     some, some_old = new[places], old[places]
     with np.errstate(all="ignore"):
         moved = products.BEST.moved(some, some_old, name)
@@ -422,7 +424,12 @@ def _probed(shape: tuple[int, int]) -> tuple[NDArray[np.intp], ...]:
 def _noise(old: NDArray[Any], name: str) -> float:
     """How far rounding moves a number, about."""
     some = widened(old[:: max(1, len(old) // _PROBED_ROWS)], name)
-    return _NOISE * 2.0 ** -MANTISSA_BITS[name] * float(np.sqrt(np.mean(some * some))) / 4
+    return _noise_of(name) * float(np.sqrt(np.mean(some * some)))
+
+
+def _noise_of(name: str) -> float:
+    """The same in units of what the numbers are about."""
+    return _NOISE * 2.0 ** -MANTISSA_BITS[name] / 4
 
 
 def _count_above(values: NDArray[Any], moved: NDArray[Any], noise: float) -> int:

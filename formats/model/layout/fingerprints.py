@@ -23,6 +23,7 @@ import msgspec
 from blake3 import blake3
 
 from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.native.digests import BEST
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 
 Fingerprint = NewType("Fingerprint", bytes)
@@ -33,7 +34,6 @@ INLINE_BYTES: Final = 64  # tensors of at most this many bytes stand in the mani
 _TYPE_HEAD = Struct("<B32sIII")  # name bytes, name zero-padded, block elements, block bytes, rank
 assert _TYPE_HEAD.size == 45, "docs/spec/model.md promises 45 bytes before the dimensions"
 FRAME_CONTEXT: Final = "tensorrepo frame v1"
-_FRAME = blake3(derive_key_context=FRAME_CONTEXT)
 _TENSOR = blake3(derive_key_context="tensorrepo tensor v1")
 
 
@@ -43,7 +43,12 @@ def frame_bytes(element: TensorType) -> int:
 
 
 def frame_digest(frame: Buffer) -> bytes:
-    return _FRAME.copy().update(frame).digest()
+    return BEST.digests(FRAME_CONTEXT, (frame,))[0]
+
+
+def copied_frame_digest(frame: Buffer, room: memoryview) -> bytes:
+    """The digest of what a frame was when it was copied to `room`, which is as large."""
+    return BEST.digests(FRAME_CONTEXT, (frame,), (room,))[0]
 
 
 def fingerprint(
@@ -62,8 +67,7 @@ def fingerprint(
 
 def frame_digests(frames: Iterable[Buffer]) -> list[bytes]:
     """The digest of each of many frames."""
-    begin = _FRAME.copy
-    return [begin().update(frame).digest() for frame in frames]
+    return BEST.digests(FRAME_CONTEXT, list(frames))
 
 
 def fingerprints(

@@ -287,6 +287,25 @@ def _check_files(manifest: Manifest) -> None:
         raise InvalidInputError("the graph's digest has 32 bytes")
 
 
+def refuse_file_as_folder(manifest: Manifest) -> None:
+    """Asked of what is written: readers take models of before that have both.
+
+    Raises:
+        InvalidInputError: a file is a folder as well, so that they cannot be written out.
+    """
+    names = {file.name for file in manifest.files}
+    names |= {file.name for file in manifest.originals}
+    for name in sorted(names):
+        folder = name
+        while "/" in folder:
+            folder = folder.rpartition("/")[0]
+            if folder in names:
+                raise InvalidInputError(
+                    f"{folder!r:.200} cannot be a file and a folder, of {name!r:.200}; rename or "
+                    "remove one of them"
+                )
+
+
 def _check_original(original: Original, names: set[str]) -> None:
     check_file_name(original.name)
     where = f"file {original.name!r}"

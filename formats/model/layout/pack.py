@@ -221,37 +221,6 @@ class DirectoryTables:
         )
 
 
-def encode_directory(
-    members: Sequence[PackMember], signatures: Sequence[tuple[int, NDArray[np.uint16]]] = ()
-) -> bytes:
-    """The directory of a pack of these members, and of signatures (member, items)."""
-    tables, items = DirectoryTables(), dict(signatures)
-    for number, member in enumerate(members):
-        for frame in member.frames:
-            tables.add_frame(frame.digest)
-            for one in frame.planes:
-                tables.add_plane(one.offset, one.size_bytes, one.codec, one.xxh3, one.tag)
-        tables.add_member(_row(member), member.params, items.get(number))
-    return tables.encode([base for member in members for base in member.bases])
-
-
-def _row(member: PackMember) -> MemberRow:
-    first, last = member.frames[0], member.frames[-1]
-    return MemberRow(
-        first.planes[0].offset,
-        member.stored_bytes,
-        member.first_frame,
-        len(member.frames),
-        first.size_bytes,
-        last.size_bytes,
-        NUMBERS[member.codec],
-        len(first.planes),
-        member.depth,
-        len(member.bases),
-        len(member.params),
-    )
-
-
 def _encode_signatures(signatures: Sequence[tuple[int, NDArray[np.uint16]]]) -> bytes:
     if not signatures:
         return b""
@@ -268,7 +237,11 @@ def encode_footer(directory: Buffer, directory_start: int) -> bytes:
 
 
 def decode_footer(footer: Buffer, name: str) -> tuple[int, int, int]:
-    """Start, bytes and xxh3_64 of the directory, of a pack called `name` in messages."""
+    """Start, bytes and xxh3_64 of the directory, of a pack called `name` in messages.
+
+    Models say where the directories of their packs lie, so none of ours asks: it is the way into a
+    pack whose model is lost.
+    """
     if len(footer) != FOOTER.size:
         raise CorruptError(f"{name}: a footer has {FOOTER.size} bytes, found {len(footer)}")
     magic, version, start, size, checksum = FOOTER.unpack(footer)

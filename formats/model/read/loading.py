@@ -44,9 +44,11 @@ from tensorrepo.formats.model.read.frames import (
     read_together,
 )
 from tensorrepo.formats.model.read.selection import ElementIndex, select
+from tensorrepo.formats.native.result_memory import new_result
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
+_BYTE: Final = np.dtype(np.uint8)
 _FLOATS: Final = ("float", "bfloat", "complex")
 _EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
 RankShard = tuple[int, int, int]
@@ -278,12 +280,30 @@ def open_tensors(
     types: Mapping[str, TensorType],
     pool: Executor,
 ) -> Iterator[tuple[str, LoadableTensor]]:
-    """Readers of tensors under the keys of `entries`, in the order in which they lie in packs."""
+    """Readers of tensors under the keys of `entries`, in the order in which they lie in packs.
+
+    Where most is decoded here, those of several frames come first: `pool` has work while the others
+    are looked up.
+    """
     places = {key: packs.places(entry) for key, entry in entries.items()}
-    packs.members.prepare(chain.from_iterable(places.values()), pool)
-    for key in sorted(entries, key=lambda key: places[key][:1]):
+    later = sorted(entries, key=lambda key: places[key][:1])
+    if packs.is_decoded_here:
+        for key in later:
+            entry = entries[key]
+            if _has_frames(entry, types):
+                packs.members.look_up(places[key])
+                yield key, packs.tensor(entry, types[entry.type])
+        later = [key for key in later if not _has_frames(entries[key], types)]
+    packs.members.prepare(chain.from_iterable(places[key] for key in later), pool)
+    for key in later:
         entry = entries[key]
         yield key, packs.tensor(entry, types[entry.type])
+
+
+def _has_frames(entry: TensorEntry, types: Mapping[str, TensorType]) -> bool:
+    """Whether a tensor has more than one."""
+    element = types[entry.type]
+    return element.bytes_of(entry.shape) > frame_bytes(element)
 
 
 def batches(
@@ -413,9 +433,9 @@ def _target(
         data = tensor.mapped()
     if data is None:
         array = (
-            np.empty(element.units_shape(shape), element.units)
+            new_result(element.units_shape(shape), element.units)
             if options.plain
-            else np.empty(element.bytes_of(shape), np.uint8)
+            else new_result((element.bytes_of(shape),), _BYTE)
         )
     else:
         array = array_of(data, element, shape) if options.plain else np.frombuffer(data, np.uint8)

@@ -202,6 +202,12 @@ class MemberReader:
                 for base in self.entries[place].bases
             } - asked - self._members.keys()  # fmt: skip
 
+    def look_up(self, places: Iterable[MemberPlace]) -> None:
+        """As `prepare`, one by one: for few members, of many frames each."""
+        with suppress(Error):
+            for place in self.with_bases(places):
+                self.member(place)
+
     def _try_directory(self, number: int) -> None:
         with suppress(Error):
             self.directory(number)

@@ -35,6 +35,7 @@ from tensorrepo.formats.model.layout.manifest import (
     TensorPiece,
     TypeEntry,
     encode_manifest,
+    refuse_file_as_folder,
 )
 from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH, RAW
 from tensorrepo.formats.model.layout.placement import (
@@ -531,7 +532,12 @@ def store_model(
 
 
 def store_documents(objects: ObjectSink, manifest: Manifest, placement: Placement) -> Entry:
-    """Store what says which tensors a model has, and where they lie; the entry to stage."""
+    """Store what says which tensors a model has, and where they lie; the entry to stage.
+
+    Raises:
+        InvalidInputError: names or tensors that do not fit together.
+    """
+    refuse_file_as_folder(manifest)
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
     return Entry(Kind.MODEL, digest, storage, manifest.summary)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,13 +37,21 @@ from tensorrepo.formats.model.layout.pack import (
     plane_order,
 )
 from tensorrepo.formats.model.layout.placement import (
+    TAG_BYTES,
     ChosenBase,
     MemberEntry,
     PackEntry,
     Placement,
     StoredTensor,
 )
-from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
+from tensorrepo.formats.native.digests import BEST
+from tensorrepo.repo.ids import (
+    CONTENT_CONTEXT,
+    Buffer,
+    Digest,
+    content_tag,
+    digest_bytes,
+)
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 PACK_BYTES: Final = 64 << 20
@@ -75,31 +84,26 @@ class SealedFrame(msgspec.Struct, frozen=True, gc=False):
 
 def seal(size_bytes: int, digest: bytes, planes: Sequence[StoredPlane]) -> SealedFrame:
     """What a pack says of an encoded frame. Hashes; call it beside other work."""
-    sealed = [
-        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), content_tag(data))
-        for plane in planes
-        for data in (plane.data,)
-    ]
-    return SealedFrame(size_bytes, digest, tuple(sealed))
+    return SealedFrame(size_bytes, digest, tuple(_sealed(planes)))
 
 
 def seal_together(
     size_bytes: int, digests: Sequence[bytes], planes: Sequence[Sequence[StoredPlane]]
 ) -> list[SealedFrame]:
-    """`seal` for frames of one size, whose planes are bytes."""
+    """`seal` for frames of one size."""
+    sealed = iter(_sealed([one for own in planes for one in own]))
     return [
-        SealedFrame(
-            size_bytes,
-            digest,
-            tuple(
-                [
-                    SealedPlane(one, len(data), xxh3_64_intdigest(data), content_tag(data))
-                    for one in own
-                    for data in (one.data,)
-                ]
-            ),
-        )
+        SealedFrame(size_bytes, digest, tuple(islice(sealed, len(own))))
         for digest, own in zip(digests, planes, strict=True)
+    ]
+
+
+def _sealed(planes: Sequence[StoredPlane]) -> list[SealedPlane]:
+    stored = [plane.data for plane in planes]
+    digests = BEST.digests(CONTENT_CONTEXT, stored)
+    return [
+        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), digest[:TAG_BYTES])
+        for plane, data, digest in zip(planes, stored, digests, strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader, named_bytes
+from tensorrepo.formats.common.tensors import ArrayTensor, TensorReader, named_bytes
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.similarity import (
@@ -27,6 +27,7 @@ from tensorrepo.formats.model.delta.similarity import (
 )
 from tensorrepo.formats.model.layout.fingerprints import (
     Fingerprint,
+    copied_frame_digest,
     fingerprint,
     frame_bytes,
     frame_digest,
@@ -170,11 +171,15 @@ class TensorChunk:
     def _read(self, index: int) -> NDArray[np.uint8]:
         start = index * self._whole
         held = self._memory.take(min(self._whole, self.part.stop - start))
+        reader = self.part.reader
         try:
-            self.part.reader.read_into(start, held.data)
+            if type(reader) is ArrayTensor:
+                digest = copied_frame_digest(reader.bytes_at(start, held.size).data, held.data)
+            else:
+                reader.read_into(start, held.data)
+                digest = frame_digest(held.data)
         except InvalidInputError as error:
             raise InvalidInputError(f"tensor {self.part.name!r}: {error}") from error
-        digest = frame_digest(held.data)
         if self._digests.setdefault(index, digest) != digest:
             raise changed_meanwhile(self.part.name)
         if self._items is not None:

@@ -62,7 +62,7 @@ def test_an_expired_token_is_worth_nothing(parts: Parts) -> None:
 def test_a_revoked_token_is_worth_nothing_at_once(parts: Parts) -> None:
     token = parts.accounts.add_token("ann", "t")
     parts.accounts.caller(token)
-    parts.accounts.revoke(token)
+    parts.accounts.revoke_id(None, parts.accounts.caller(token).token_id)
     assert parts.accounts.known(token) is None
     with pytest.raises(UnauthenticatedError):
         parts.accounts.caller(token)
@@ -72,7 +72,7 @@ def test_another_process_refuses_it_after_a_second(parts: Parts) -> None:
     other = Accounts(parts.database, clock=parts.clock)
     token = other.add_token("ann", "t")
     parts.accounts.caller(token)
-    other.revoke(token)
+    other.revoke_id(None, other.caller(token).token_id)
     assert parts.accounts.known(token) is not None
     parts.clock.wait(1)
     with pytest.raises(UnauthenticatedError):
@@ -84,7 +84,7 @@ def test_with_a_token_goes_what_it_made(parts: Parts) -> None:
     first = accounts.add_token("ann", "first")
     second = accounts.add_token_as(accounts.caller(first), "second")
     third = accounts.add_token_as(accounts.caller(second), "third")
-    accounts.revoke(first)
+    accounts.revoke_id(None, accounts.caller(first).token_id)
     with pytest.raises(UnauthenticatedError):
         accounts.caller(third)
 

@@ -54,6 +54,15 @@ def test_a_model_is_described_by_its_card_and_its_config(hub: ClientProcess, upl
     assert hub.run(code, name=uploaded) == [uploaded, True, "mit", "tiny", 256 * 129, True]
 
 
+def test_a_model_without_tags_of_a_card_has_those_of_its_files_alone(hub: ClientProcess) -> None:
+    code = """
+        api = kept["api"]
+        api.create_repo("untagged/net", exist_ok=True)
+        return list(api.model_info("untagged/net").tags)
+    """
+    assert hub.run(code) == []
+
+
 def test_a_file_system_of_the_hub_reads_and_lists(
     hub: ClientProcess, uploaded: str, folder: Path
 ) -> None:
@@ -102,6 +111,11 @@ def test_refs_commits_and_repositories_are_listed(hub: ClientProcess, uploaded: 
         ("kept['api'].model_info('ns/nope')", "RepositoryNotFoundError"),
         ("kept['api'].model_info('nobody/nope')", "RepositoryNotFoundError"),
         ("kept['hub'].HfApi(token=False).model_info(name)", "RepositoryNotFoundError"),
+        ("kept['hub'].hf_hub_download('gpt2', 'config.json')", "RepositoryNotFoundError"),
+        ("kept['api'].model_info('gpt2')", "RepositoryNotFoundError"),
+        ("kept['hub'].hf_hub_download(name, 'a', repo_type='space')", "RepositoryNotFoundError"),
+        ("kept['api'].delete_file('nope', name)", "EntryNotFoundError"),
+        ("kept['api'].delete_folder('config.json', name)", "EntryNotFoundError"),
         ("list(kept['api'].list_models(filter='text'))", "BadRequestError"),
     ],
 )
@@ -111,6 +125,19 @@ def test_what_is_missing_raises_the_error_of_the_client(
     with pytest.raises(ClientError) as raised:
         hub.run(f"return {code}", name=uploaded)
     assert kind in raised.value.kinds
+
+
+def test_what_no_route_answers_says_so(hub: ClientProcess, uploaded: str) -> None:
+    with pytest.raises(ClientError, match="this service does not answer GET /api/models/ns/"):
+        hub.run("return list(kept['api'].get_repo_discussions(name))", name=uploaded)
+
+
+def test_words_that_no_header_holds_are_told_once_and_whole(
+    hub: ClientProcess, uploaded: str
+) -> None:
+    with pytest.raises(ClientError) as raised:
+        hub.run("kept['api'].create_branch(name, branch='größer')", name=uploaded)
+    assert (str(raised.value).count("cannot be used"), "größer" in str(raised.value)) == (1, True)
 
 
 def test_whether_files_revisions_and_repositories_exist(hub: ClientProcess, uploaded: str) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.huggingface import commits
 from tests.support.servers.service import RunningService
 
 NET = "/api/models/ns/net"
@@ -55,6 +56,49 @@ def send(client: httpx.Client, branch: str, line: dict[str, Any]) -> httpx.Respo
     head = {"key": "header", "value": {"summary": "s"}}
     body = "\n".join(map(json.dumps, (head, line)))
     return client.post(f"{NET}/commit/{branch}", content=body)
+
+
+def test_a_commit_that_names_no_parent_is_made_on_that_of_who_was_first(
+    service: RunningService, net: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert net, "it is there"
+    land, others = commits._land, iter(["c.txt", "d.txt"])
+
+    def second(*given: Any) -> Any:
+        path = next(others, None)
+        if path is not None:
+            with service.client() as other:
+                assert commit(other, "late", path, b"first").status_code == 200
+        return land(*given)
+
+    with service.client() as client:
+        client.post(f"{NET}/branch/late", json={}).raise_for_status()
+        monkeypatch.setattr(commits, "_land", second)
+        assert commit(client, "late", "e.txt", b"second").status_code == 200
+        names = {one["path"] for one in client.get(f"{NET}/tree/late").json()}
+        client.delete(f"{NET}/branch/late").raise_for_status()
+    assert {"c.txt", "d.txt", "e.txt"} <= names
+
+
+def test_a_card_is_checked_for_who_shows_no_token_and_less_of_it(service: RunningService) -> None:
+    def told(front: str, size: int = 0) -> Any:
+        body = {"content": f"---\n{front}\n---\n{'x' * size}"}
+        return httpx.post(f"{service.url}/api/validate-yaml", json=body)
+
+    assert "no YAML" in told("a: [").json()["errors"][0]["message"]
+    assert told("a: 1").json() == {"errors": [], "warnings": []}
+    assert "at most" in told("a: " + "x" * 70_000).json()["warnings"][0]["message"]
+    assert told("a: 1", 3 << 20).status_code == 413
+
+
+def test_a_branch_by_its_full_name_is_that_branch(
+    service: RunningService, net: dict[str, str]
+) -> None:
+    with service.client() as client:
+        client.post(f"{NET}/branch/refs/heads/full", json={}).raise_for_status()
+        branches = {one["name"] for one in client.get(f"{NET}/refs").json()["branches"]}
+        client.delete(f"{NET}/branch/refs/heads/full").raise_for_status()
+    assert branches == net.keys() | {"full"}
 
 
 def test_who_reads_one_branch_reads_it_by_name_and_by_commit(
@@ -108,6 +152,7 @@ def test_the_audit_log_has_the_refusal(service: RunningService, stranger: str) -
         ("POST", f"{NET}/branch/new", {}),
         ("POST", f"{NET}/tag/main", {"tag": "v1"}),
         ("POST", f"{NET}/super-squash/main", {}),
+        ("PUT", f"{NET}/settings", {"private": True}),
         ("DELETE", f"{NET}/branch/main", None),
         ("DELETE", "/api/repos/delete", {"name": "ns/net"}),
         ("POST", "/api/repos/create", {"name": "ns/more"}),
@@ -120,6 +165,13 @@ def test_who_reads_writes_nothing(
 ) -> None:
     with service.client(reader) as client:
         assert client.request(method, path, json=body).status_code == 403
+
+
+def test_who_writes_does_not_squash(service: RunningService, writer: str) -> None:
+    with service.client(writer) as client:
+        answer = client.post(f"{NET}/super-squash/main", json={})
+    assert answer.status_code == 403
+    assert "wes may not administer heads/main of ns" in answer.json()["error"]
 
 
 def upload(client: httpx.Client, data: bytes) -> dict[str, Any]:

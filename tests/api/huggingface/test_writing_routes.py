@@ -75,6 +75,15 @@ def test_a_commit_adds_copies_and_deletes(hub: ClientProcess, fresh: str, kind: 
     assert files(hub, fresh, kind) == {"two.txt", "a/three.bin", "copy.txt"}
 
 
+def test_a_card_is_pushed_by_itself(hub: ClientProcess, fresh: str, kind: str) -> None:
+    code = """
+        card = (kept["hub"].ModelCard if kind == "model" else kept["hub"].DatasetCard)
+        card("---\\nlicense: mit\\ntags: small\\n---\\n# A card").push_to_hub(name, repo_type=kind)
+        return kept["api"].repo_info(name, repo_type=kind).tags
+    """
+    assert hub.run(code, name=fresh, kind=kind)[0] == "small"
+
+
 def test_a_folder_is_deleted(hub: ClientProcess, fresh: str, kind: str) -> None:
     code = """
         api = kept["api"]
@@ -207,6 +216,16 @@ def test_nothing_becomes_public(hub: ClientProcess) -> None:
         hub.run("kept['api'].create_repo('ns/open', private=False)")
 
 
+@pytest.mark.parametrize("asked", ["private=False", "gated='auto'"])
+def test_settings_are_what_all_repositories_are(
+    hub: ClientProcess, uploaded: str, asked: str
+) -> None:
+    settle = "kept['api'].update_repo_settings(name, {})"
+    hub.run(settle.format("private=True, gated=False"), name=uploaded)
+    with pytest.raises(ClientError, match="said by grants"):
+        hub.run(settle.format(asked), name=uploaded)
+
+
 def test_history_of_a_branch_becomes_one_commit(hub: ClientProcess) -> None:
     code = """
         api = kept["api"]
@@ -307,6 +326,17 @@ def test_a_path_that_no_file_can_have_is_refused(
     answer = commit(served, uploaded, line)
     deep = path.startswith("a/a/")  # a file in a manifest may lie deep
     assert answer.status_code == (200 if deep else 400)
+
+
+def test_nothing_is_a_file_and_a_folder(served: ServeProcess, uploaded: str) -> None:
+    line = '{"key":"file","value":{"content":"aaaa","path":"config.json/a","encoding":"base64"}}'
+    answer = commit(served, uploaded, line)
+    assert (answer.status_code, "a file and a folder" in answer.json()["error"]) == (400, True)
+    gone = '{"key":"deletedFile","value":{"path":"config.json"}}'
+    back = '{"key":"deletedFile","value":{"path":"config.json/a"}}'
+    kept = '{"key":"file","value":{"content":"e30=","path":"config.json","encoding":"base64"}}'
+    assert commit(served, uploaded, line, gone).status_code == 200
+    assert commit(served, uploaded, kept, back).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -192,3 +192,13 @@ def test_what_is_written_is_in_the_audit_log(photos: RunningService) -> None:
     paths = [path for event in photos.audited() for path in event.get("paths", ())]
     assert f"{BASE}/mlflow/runs/set-tag" in paths
     assert f"{BASE}/mlflow/runs/search" not in paths
+
+
+@pytest.mark.parametrize("before", ["", "/team/photos/more"])
+def test_a_url_that_names_no_repository_says_what_one_looks_like(
+    service: RunningService, before: str
+) -> None:
+    with service.client() as client:
+        told = client.get(f"{before}/api/2.0/mlflow/experiments/search").json()
+    assert told["error_code"] == "RESOURCE_DOES_NOT_EXIST"
+    assert "MLFLOW_TRACKING_URI is the URL of the service and a name" in told["message"]

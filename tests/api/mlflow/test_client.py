@@ -102,6 +102,7 @@ seen["errors"] = {
     "experiment": error_of(client.create_experiment, "learning rates"),
     "no experiment": error_of(client.get_experiment, "999"),
     "model": error_of(client.get_registered_model, "nope"),
+    "order": error_of(client.search_runs, ["0"], order_by=["metrics.loss SIDEWAYS"]),
 }
 other = client.create_experiment("other", tags={"a": "b"})
 client.rename_experiment(other, "another")
@@ -124,6 +125,8 @@ version = mlflow.register_model(f"runs:/{run_id}/model", "net", tags={"k": "v"})
 seen["version"] = [version.version, version.status, version.run_id, version.tags]
 client.set_registered_model_alias("net", "champion", version.version)
 seen["alias"] = client.get_model_version_by_alias("net", "champion").version
+for name in ("latest", "V1"):
+    seen["errors"][name] = error_of(client.set_registered_model_alias, "net", name, "1")
 seen["errors"]["alias"] = error_of(client.get_model_version_by_alias, "net", "nope")
 of_run = f"runs:/{run_id}/model"
 for name in ("models:/net@champion", "models:/net/1", "models:/net/latest", of_run):
@@ -158,6 +161,11 @@ seen["renamed"] = [model.description, model.tags, model.aliases, former]
 client.delete_registered_model_alias("renamed", "champion")
 client.delete_model_version("renamed", "1")
 seen["left"] = [one.version for one in client.search_model_versions("name = 'renamed'")]
+client.delete_model_version("renamed", "2")
+try:
+    client.get_model_version("renamed", "2")
+except MlflowException as error:
+    seen["none left"] = error.message
 client.delete_registered_model("renamed")
 seen["errors"]["gone"] = error_of(client.get_registered_model, "renamed")
 seen["run id"] = run_id
@@ -291,6 +299,9 @@ def test_errors_have_the_codes_that_the_client_knows(seen: dict[str, Any]) -> No
         "name": "RESOURCE_ALREADY_EXISTS",
         "alias": "INVALID_PARAMETER_VALUE",
         "gone": "RESOURCE_DOES_NOT_EXIST",
+        "order": "INVALID_PARAMETER_VALUE",
+        "latest": "INVALID_PARAMETER_VALUE",
+        "V1": "INVALID_PARAMETER_VALUE",
     }
 
 
@@ -311,10 +322,15 @@ def test_a_version_comes_back_byte_for_byte(seen: dict[str, Any], name: str) -> 
     assert seen[name]
 
 
-def test_files_that_went_into_a_model_are_found_under_their_old_names(
+def test_files_that_went_into_a_model_are_found_under_their_old_names_and_stay(
     seen: dict[str, Any],
 ) -> None:
     assert seen[f"runs:/{seen['run id']}/model"]
+    server = seen["server"]
+    path = f"/api/2.0/mlflow-artifacts/artifacts/runs/{seen['run id']}/artifacts/model/data"
+    headers = {"Authorization": f"Bearer {server.token}"}
+    answer = httpx.delete(server.repository + path, headers=headers, timeout=60)
+    assert (answer.status_code, "went into model" in answer.json()["message"]) == (400, True)
 
 
 def test_a_stage_moves_to_another_version(seen: dict[str, Any]) -> None:
@@ -341,6 +357,7 @@ def test_a_renamed_model_keeps_versions_aliases_and_words(seen: dict[str, Any]) 
     gone = "RESOURCE_DOES_NOT_EXIST"
     assert seen["renamed"] == ["other words", tags, {"champion": "1"}, gone]
     assert seen["left"] == ["2"]
+    assert "renamed has no version 2" in seen["none left"]
 
 
 def test_what_the_client_logged_is_a_run_of_ours(seen: dict[str, Any]) -> None:

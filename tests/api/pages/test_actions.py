@@ -147,6 +147,13 @@ def test_runs_are_compared_when_two_are_ticked(cara: Visitor) -> None:
     expect(cara.page.get_by_role("heading", name="2 runs compared")).to_be_visible()
 
 
+def test_a_link_that_mlflows_client_prints_leads_to_the_run(cara: Visitor) -> None:
+    cara.visit("/team/photos#/experiments/0/runs/baseline")
+    expect(cara.page.get_by_role("heading", name="baseline")).to_be_visible()
+    cara.visit("/team/photos#/experiments/0")
+    expect(cara.page.get_by_label("Choose baseline")).to_be_visible()
+
+
 @pytest.mark.soak
 def test_the_tab_that_is_shown_is_in_sight_on_a_phone(phone: Visitor) -> None:
     phone.visit(f"{HERE}/storage")
@@ -193,6 +200,28 @@ def test_a_branch_is_proposed_discussed_and_merged(
     cara.page.get_by_role("button", name="Merge", exact=True).click()
     expect(cara.page.get_by_text("merged it")).to_be_visible()
     assert photos.file("words.txt") == b"Words"
+
+
+def test_a_request_into_a_branch_that_is_gone_is_shown_and_closed(
+    cara: Visitor, photos: tr.Repository, showcase: RunningService
+) -> None:
+    for name in ("late", "short-lived"):
+        photos.create_branch(name)
+    with photos.transaction("late", message="Late") as tx:
+        tx.save_file("late.txt", b"Late")
+    _see_what_was_written_beside(showcase)
+    cara.visit(f"{HERE}/new-request")
+    cara.page.get_by_label("Branch").select_option("late")
+    cara.page.get_by_label("Into").select_option("short-lived")
+    cara.page.get_by_label("Title").fill("Too late")
+    cara.page.get_by_role("button", name="Propose").click()
+    expect(cara.page.get_by_role("button", name="Merge", exact=True)).to_be_visible()
+    photos.delete_branch("short-lived")
+    _see_what_was_written_beside(showcase)
+    cara.page.get_by_role("button", name="Merge", exact=True).click()
+    expect(cara.page.get_by_role("alert")).to_contain_text("branch 'short-lived'")
+    cara.page.get_by_role("button", name="Close").click()
+    expect(cara.page.get_by_text("closed it")).to_be_visible()
 
 
 @pytest.mark.soak

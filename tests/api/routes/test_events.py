@@ -22,6 +22,7 @@ EVENTS = "/api/v1/repositories/team/photos/-/events"
 def photos(service: RunningService) -> RunningService:
     with service.client() as client:
         client.post("/api/v1/repositories", json={"name": "team/photos"}).raise_for_status()
+    _commit(service, "main", "first")  # branches are made of it
     return service
 
 
@@ -124,7 +125,7 @@ def test_many_streams_hold_no_thread(photos: RunningService) -> None:
 
 
 def _revoke(photos: RunningService, token: str) -> None:
-    photos.service.accounts.revoke(token)
+    photos.service.accounts.revoke_id(None, photos.service.accounts.caller(token).token_id)
 
 
 def _take_back(photos: RunningService, token: str) -> None:

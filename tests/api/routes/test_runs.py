@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -193,6 +195,25 @@ def test_metrics_arrive_as_they_are_logged_until_the_run_ends(client: httpx.Clie
     assert events[0]["data"]["metrics"]["loss"]["values"] == [1.0, "Infinity"]
 
 
+def test_a_stream_begins_when_it_misses_nothing_any_more(
+    runs: RunningService, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, were_early = threading.Event(), list[bool]()
+    points = runs.service.live.points
+    newest = points.newest
+
+    def late(keys: Any) -> Any:
+        were_early.append(begun.wait(0.3))
+        return newest(keys)
+
+    _begun(client, "live12")
+    monkeypatch.setattr(points, "newest", late)
+    with client.stream("GET", f"{BASE}/live12/events") as stream:
+        next(stream.iter_lines())
+        begun.set()
+    assert were_early == [False]
+
+
 def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
     runs: RunningService, client: httpx.Client
 ) -> None:
@@ -201,7 +222,7 @@ def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
     with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/watched/events") as stream:
         lines = stream.iter_lines()
         next(lines)
-        runs.service.accounts.revoke(token)
+        runs.service.accounts.revoke_id(None, runs.service.accounts.caller(token).token_id)
         _logged(client, "watched", _points("loss", [1.0]))
         (event,) = _events(lines, 1)
     assert event["event"] == "end"

@@ -155,7 +155,7 @@ def test_a_process_that_is_killed_is_a_problem_and_the_next_query_is_answered(
     digits: RunningService,
 ) -> None:
     ask(digits, "SELECT 1")
-    server = sandbox._servers[os.getpid()].process
+    server = sandbox._SERVERS.server().process
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(ask, digits, SLOW)
         child = _child_of(server.pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,11 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
+import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.repositories.opening import ServedRepository, open_served
 from tensorrepo.api.transfer.appending import Appender, appender_of
@@ -21,13 +25,19 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import ServiceBackend, open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.leases import open_lease
 from tensorrepo.repo.changes.purge import Twins, append_purge
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, StorageError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.composing import WantedCommit, WantedEntry, encode_wanted
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
@@ -37,6 +47,8 @@ from tensorrepo.repo.log.records import LogEntry, Update, canonical_json
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, ObjectLink, encode_object
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.verbs.fsck import fsck
+from tensorrepo.workspace.doctor import judge_store
 from tests.support.builders.repositories import (
     ADA,
     commit_files,
@@ -121,6 +133,66 @@ def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService, compose
     assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(2)}
 
 
+def test_runs_and_checkpoints_are_written_again_through_the_service(fresh: RunningService) -> None:
+    url, options = f"{fresh.url}/team/photos", {"token": fresh.token}
+    repository = tr.open(url, storage_options=options, author=ADA)
+    with repository.run("exp1", system_seconds=None) as run:
+        run.log_metric("loss", 1.0)
+        run.flush()
+        run.log_metric("loss", 0.5)
+    stored = repository.runs()["exp1"]
+    assert (stored.status, stored.points("loss").values.tolist()) == ("finished", [1.0, 0.5])
+    with repository.checkpointer("exp1") as checkpointer:
+        for weight in (1.0, 2.0):
+            checkpointer.save(7, {"w": np.full(3, weight)})
+        assert checkpointer.load(7, output="numpy")["w"].tolist() == [2.0] * 3
+
+
+def test_what_a_service_has_is_checked_by_its_clients_and_collected_where_it_lies(
+    fresh: RunningService,
+) -> None:
+    url, options = f"{fresh.url}/team/photos", {"token": fresh.token}
+    repository = tr.open(url, storage_options=options, author=ADA)
+    with repository.transaction() as tx:
+        tx.save_file("a.txt", b"a")
+    totals = ObjectTotals()
+    assert list(fsck(repository.context.core, totals, deep=True)) == []
+    assert (totals.objects, totals.commits) == (2, 1)
+    told = ("ok", "behind a service, which alone writes to it", "")
+    assert judge_store(repository.context.core.backend) == told
+    with pytest.raises(UnsupportedError, match="where its store lies"):
+        repository.gc()
+
+
+def test_who_a_service_writes_for_undoes_their_own_records_alone(fresh: RunningService) -> None:
+    def opened(token: str) -> tr.Repository:
+        url, options = f"{fresh.url}/team/photos", {"token": token}
+        return pickle.loads(pickle.dumps(tr.open(url, storage_options=options, author=ADA)))
+
+    mine = opened(fresh.token)
+    other = opened(fresh.user("bob", Grant("team/photos", Action.WRITE)))
+    for content in (b"one", b"two"):
+        with mine.transaction() as tx:
+            tx.save_file("a.txt", content)
+    with pytest.raises(ConflictError, match="is not yours but admin <admin@"):
+        other.undo()
+    mine.undo()
+    assert mine.file("a.txt") == b"one"
+    mine.redo()
+    assert mine.file("a.txt") == b"two"
+
+
+def test_a_ref_that_begins_anew_says_what_it_named(fresh: RunningService) -> None:
+    ref, made = "runs/exp1/record", good_commit()
+    assert send(fresh, [moving(ref, made.link.digest)], [made, FILE]).status_code == 200
+    anew = moving(ref, made.link.digest, txn="t2")
+    wrong = replace(anew, kind="ref-delete", updates=(Update(ref, Digest("1" * 64), None),))
+    right = replace(anew, kind="ref-delete", updates=(Update(ref, made.link.digest, None),))
+    told = [send(fresh, entries, generation=1) for entries in ([anew], [wrong, anew])]
+    assert [one.status_code for one in told] == [409, 409]
+    assert send(fresh, [right, anew], generation=1).status_code == 200
+
+
 def test_a_client_that_left_takes_nobody_of_its_group_along(tmp_path: Path) -> None:
     core = open_served(str(tmp_path / "repo"), data=tmp_path, environment={}, create=True)
     appender, may_go_on = Appender(ServedRepository("team/x", core)), threading.Event()
@@ -168,6 +240,23 @@ def test_who_writes_while_there_are_no_threads_is_told_and_writes_later(
 
     asyncio.run(append())
     core.close()
+
+
+@pytest.mark.parametrize("step", ["_begin", "_launch"])
+def test_an_unforeseen_error_is_told_to_whom_it_concerns_and_to_nobody_later(
+    fresh: RunningService, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    work, errors = getattr(Appender, step), [RuntimeError("unforeseen")]
+
+    def fails_once(appender: Appender, group: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return work(appender, group)
+
+    monkeypatch.setattr(Appender, step, fails_once)
+    first = compose(fresh, wanted(txn="t1"))
+    second = compose(fresh, wanted("heads/other", txn="t2"))
+    assert (first.status_code, second.status_code, errors) == (500, 200, [])
 
 
 def test_no_refusal_is_of_what_was_seen_long_ago(fresh: RunningService) -> None:

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorrepo.formats.exchange import child, child_batches, child_main
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
+from tensorrepo.repo.fork_server import ForkServers
 from tests.support.architecture.sources import ROOT
+from tests.support.faults.forks import FORKS_AT_THE_SECOND_TRY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are killed by descriptor")
 TABLE = pa.table({"n": list(range(1000)), "s": [f"row {row}" for row in range(1000)]})
@@ -104,13 +107,27 @@ def test_nothing_is_left_of_a_process_that_imported(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tensorrepo.formats.exchange import child;"
         f"path = Path({str(path)!r}); opened = child.open_files('parquet', [path]);"
-        "print(child._server().process.pid, flush=True)"
+        "print(child._SERVERS.server().process.pid, flush=True)"
     )
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stderr == ""
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+def test_a_server_that_cannot_fork_says_so_and_forks_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path / "a.parquet")
+    program = replace(
+        child._SERVERS.program, code=FORKS_AT_THE_SECOND_TRY + child._SERVERS.program.code
+    )
+    monkeypatch.setattr(child, "_SERVERS", ForkServers(program))
+    with pytest.raises(StorageError, match="no room for a process that reads files"):
+        child.open_files("parquet", [path])
+    assert child.open_files("parquet", [path])[path].rows == TABLE.num_rows
+    child._SERVERS.server().close()
 
 
 def test_a_reader_that_spins_ends_with_its_importer(tmp_path: Path) -> None:

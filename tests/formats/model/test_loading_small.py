@@ -120,9 +120,9 @@ def test_any_budget_gives_every_tensor_once(tmp_path: Path, budget_bytes: int) -
 
 
 def owner(array: Any) -> Any:
-    """What the memory of an array belongs to."""
-    while getattr(array, "base", None) is not None or isinstance(array, memoryview):
-        array = array.obj if isinstance(array, memoryview) else array.base
+    """The last array of those through which one has its memory."""
+    while isinstance(under := getattr(array, "base", None), np.ndarray | memoryview):
+        array = under.obj if isinstance(under, memoryview) else under
     return array
 
 

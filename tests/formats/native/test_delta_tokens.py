@@ -96,6 +96,23 @@ def test_both_find_the_same(of: Numbers, count: int, seed: int) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("share", [0, 0.01, 0.05, 0.06, 0.3, 1])
+@pytest.mark.parametrize("farthest", [17, 90, 1 << 12, 1 << 20, 1 << 31])
+def test_both_write_the_same_bits_however_many_are_left(
+    size: int, share: float, farthest: int
+) -> None:
+    """Of few numbers or all: so few that eight fill a word, four, or hardly two."""
+    assert NATIVE is not None
+    rng, of = np.random.default_rng(farthest), Numbers(size, False, 0)
+    base = rng.integers(0, 256**size, 5000, np.uint64)
+    near, far = rng.integers(0, 8, 5000, np.uint64), rng.integers(0, farthest, 5000, np.uint64)
+    frame = (base + np.where(rng.random(5000) < share, far, near)).astype(of.dtype)
+    found = [packed(each, frame, base.astype(of.dtype), of) for each in (NATIVE, NUMPY)]
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@needs_native
 @KINDS
 @given(count=st.integers(1, 3000), seed=SEEDS, share=st.sampled_from([0, 0.02, 0.5, 1]))
 def test_both_group_contexts_alike(of: Numbers, count: int, seed: int, share: float) -> None:
@@ -187,24 +204,40 @@ def test_chosen_rows_are_decoded_where_they_lie(
     assert np.array_equal(out, np.where(chosen, frame, of.dtype.type(3)))
 
 
-@needs_native
-@pytest.mark.parametrize(("size", "below"), [(4, 15), (8, 44)])
-def test_chosen_rows_are_decoded_from_where_their_table_moves_them(size: int, below: int) -> None:
+FORETOLD = pytest.mark.parametrize(
+    ("size", "share", "count"),
+    [(4, 1, 30_001), (4, 0.02, 30_001), (4, 0.0005, 700_001), (8, 1, 30_001), (8, 0.01, 30_001)],
+)
+
+
+def check_foretold(size: int, share: float, count: int) -> None:
+    """Rows that moved as a table says, but for a share of their numbers, come back."""
     assert NATIVE is not None
     of = Numbers(size, signed_magnitude=True, exponent_bits=8 if size == 4 else 11)
-    frame, base = pair(of, 20_001, size)
+    below = 15 if size == 4 else 44
+    frame, base = pair(of, count, size)
     table = np.random.default_rng(size).integers(0, row_moves.FARTHEST, 256).astype("<u2")
     rows = rows_of(frame.size, 384, 100, size)
     chosen = numbers_in(rows, frame.size)
     moved = row_moves.NUMPY.step(base, of, below, table)
+    frame = np.where(np.random.default_rng(7).random(frame.size) < share, frame, moved)
     made = NATIVE.encode(frame[chosen], moved[chosen], of, EncodeWay.ALWAYS)
     assert made is not None
     assert made[2] is not None
-    out = frame.copy()
+    out, is_long = frame.copy(), made[3] == rans.MOST_LANES
+    assert is_long == (count > 30_001)
     out[chosen] = 0
     some = rows._replace(below=below, table=table)
-    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, False, some)
+    assert NATIVE.decode_rows(np.frombuffer(made[2], np.uint8), base, of, out, is_long, some)
     assert np.array_equal(out, frame)
+
+
+@needs_native
+@FORETOLD
+def test_chosen_rows_are_decoded_from_where_their_table_moves_them(
+    size: int, share: float, count: int
+) -> None:
+    check_foretold(size, share, count)
 
 
 @needs_native

@@ -1,4 +1,4 @@
-"""Many frames verified and copied at once: in C and in Python, with identical results."""
+"""Many frames hashed, verified and copied at once: in C and in Python, with identical results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameChecker
+from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameHasher
 from tensorrepo.formats.native.extensions import why_not_native
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=f"not built: {why_not_native}")
@@ -38,7 +38,7 @@ def digests_of(frames: list[bytes]) -> bytes:
 @EVERY
 @pytest.mark.parametrize("sizes", [[], SIZES, SIZES[::-1], LARGE, [3000] * 700], ids=len)
 def test_frames_that_are_what_their_digests_say_are_copied(
-    checker: FrameChecker, sizes: list[int]
+    checker: FrameHasher, sizes: list[int]
 ) -> None:
     frames = frames_of(sizes)
     rooms = [memoryview(bytearray(size)) for size in sizes]
@@ -48,11 +48,23 @@ def test_frames_that_are_what_their_digests_say_are_copied(
 
 
 @EVERY
+@pytest.mark.parametrize("sizes", [[], SIZES, LARGE, [32 << 10], [65 << 10], [3000] * 700], ids=len)
+def test_digests_of_frames_are_those_of_their_copies(
+    checker: FrameHasher, sizes: list[int]
+) -> None:
+    frames = frames_of(sizes)
+    rooms = [memoryview(bytearray(size)) for size in sizes]
+    assert b"".join(checker.digests(CONTEXT, frames)) == digests_of(frames)
+    assert b"".join(checker.digests(CONTEXT, frames, rooms)) == digests_of(frames)
+    assert [bytes(room) for room in rooms] == frames
+
+
+@EVERY
 @given(
     st.lists(st.integers(0, 9000), min_size=1, max_size=40), st.integers(0, 39), st.integers(0, 31)
 )
 def test_the_first_frame_that_is_another_is_found(
-    checker: FrameChecker, sizes: list[int], which: int, byte: int
+    checker: FrameHasher, sizes: list[int], which: int, byte: int
 ) -> None:
     frames = frames_of(sizes)
     digests = bytearray(digests_of(frames))
@@ -63,7 +75,7 @@ def test_the_first_frame_that_is_another_is_found(
 
 @EVERY
 @pytest.mark.parametrize("at", [0, 1023, 1024, 20_000, 33_333])
-def test_no_flipped_bit_goes_unnoticed(checker: FrameChecker, at: int) -> None:
+def test_no_flipped_bit_goes_unnoticed(checker: FrameHasher, at: int) -> None:
     frames = frames_of([100, 33_334])
     digests = digests_of(frames)
     damaged = bytearray(frames[1])
@@ -72,7 +84,7 @@ def test_no_flipped_bit_goes_unnoticed(checker: FrameChecker, at: int) -> None:
 
 
 @EVERY
-def test_arrays_of_any_shape_are_their_bytes(checker: FrameChecker) -> None:
+def test_arrays_of_any_shape_are_their_bytes(checker: FrameHasher) -> None:
     frame = np.arange(3000.0).reshape(30, 100)
     room = np.zeros((30, 100))
     digests = blake3(frame.tobytes(), derive_key_context=CONTEXT).digest()
@@ -81,12 +93,14 @@ def test_arrays_of_any_shape_are_their_bytes(checker: FrameChecker) -> None:
 
 
 @EVERY
-def test_sizes_that_contradict_each_other_are_refused(checker: FrameChecker) -> None:
+def test_sizes_that_contradict_each_other_are_refused(checker: FrameHasher) -> None:
     frames = frames_of([100, 200])
     digests = digests_of(frames)
     with pytest.raises(ValueError, match="do not fit"):
         checker.check(CONTEXT, frames, None, digests[:-1])
     with pytest.raises(ValueError, match="fit"):
         checker.check(CONTEXT, frames, [memoryview(bytearray(100))] * 2, digests)
+    with pytest.raises(ValueError, match="fit"):
+        checker.digests(CONTEXT, frames, [memoryview(bytearray(100))] * 2)
     with pytest.raises(ValueError, match="do not fit"):
         checker.check(CONTEXT, frames, [memoryview(bytearray(100))], digests)

@@ -15,7 +15,7 @@ import pytest
 from tensorrepo.formats.native import delta_tokens, frequency_tables, rans, signatures
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tests.formats.model.delta.test_distances import in_both_ways, plane_of
-from tests.formats.native.test_delta_tokens import KINDS
+from tests.formats.native.test_delta_tokens import FORETOLD, KINDS, check_foretold
 from tests.formats.native.test_frequency_tables import exponents, packed_in_steps
 from tests.formats.native.test_rans import some_symbols
 from tests.formats.native.test_signatures import nearest
@@ -93,6 +93,11 @@ def test_damage_is_refused_alike(
     one, other = in_both_ways(damaged, base, of, is_long)
     assert (one is None) == (other is None)
     assert one is None or np.array_equal(one, other)
+
+
+@FORETOLD
+def test_rows_decode_alike(machine: str, size: int, share: float, count: int) -> None:  # noqa: ARG001
+    check_foretold(size, share, count)
 
 
 @KINDS

@@ -30,6 +30,7 @@ from tensorrepo.repo.ids import Digest
 from tests.support.builders.objects import MemoryObjects
 from tests.support.faults.damage import survivors
 from tests.support.golden.run import golden_run
+from tests.support.processes.interrupts import interrupted_after
 
 NAN = partial(Metric, points=1, not_finite=1, last=MetricPoint(0, math.nan))
 RUN = RunDocument("exp1", "a" * 64, RUNNING, "Ada <a@b.c>", 1, 2, 3)
@@ -76,7 +77,7 @@ def test_a_metric_in_short_says_what_its_points_say(points: list[tuple[int, floa
     book = Logbook()
     for step, value in points:
         book.add({"loss": value}, step, 0)
-    _, (metric,) = book.take()
+    (metric,) = book.take().metrics
     finite = [(step, value) for step, value in points if np.isfinite(value)]
     assert (metric.points, metric.not_finite) == (len(points), len(points) - len(finite))
     assert str(metric.last.value) == str(points[-1][1])
@@ -89,12 +90,41 @@ def test_without_a_step_points_are_counted_also_when_a_run_goes_on() -> None:
     book = Logbook()
     book.add({"a": 1.0}, None, 0)
     book.add({"a": 2.0, "b": 3.0}, None, 0)
-    taken, metrics = book.take()
-    resumed = Logbook(metrics)
+    taken = book.take()
+    resumed = Logbook(taken.metrics)
     resumed.add({"a": 0.5}, None, 0)
-    again, (first, _) = resumed.take()
-    assert (taken["a"].steps.tolist(), again["a"].steps.tolist()) == ([0, 1], [2])
+    again = resumed.take()
+    first = again.metrics[0]
+    assert (taken.points["a"].steps.tolist(), again.points["a"].steps.tolist()) == ([0, 1], [2])
     assert (first.points, first.min, first.max) == (3, MetricPoint(2, 0.5), MetricPoint(1, 2.0))
+
+
+def test_what_was_taken_stays_until_it_is_forgotten_and_is_taken_once_more() -> None:
+    book = Logbook()
+    book.add({"a": 2.0}, 5, 0)
+    first = book.take()
+    book.add({"a": 1.0}, 6, 0)
+    assert [len(book.take(after).points["a"]) for after in (None, first)] == [2, 1]
+    book.forget(first)
+    book.forget(first)
+    second = book.take(first)
+    (metric,) = second.metrics
+    assert (second.points["a"].steps.tolist(), metric.points, book.waiting) == ([6], 2, 1)
+    assert (metric.min, metric.max) == (MetricPoint(6, 1.0), MetricPoint(5, 2.0))
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_an_interrupt_between_two_calls_leaves_whole_points(at: int) -> None:
+    book = Logbook()
+    book.add({"a": 1.0}, 0, 0)
+    with interrupted_after(at, "formats/runs/metrics.py"):
+        book.add({"a": 2.0, "b": 3.0}, 1, 0)
+    book.add({"a": 4.0}, 2, 0)
+    taken = book.take()
+    for metric in taken.metrics:
+        points = taken.points[metric.name]
+        assert {metric.points} == {len(points.steps), len(points.values), len(points.times_ms)}
+    assert taken.points["a"].steps.tolist() in ([0, 2], [0, 1, 2])
 
 
 @pytest.mark.parametrize("step", [1 << 63, -(1 << 63) - 1])
@@ -102,7 +132,8 @@ def test_a_step_of_more_than_64_bits_is_refused_and_nothing_logged(step: int) ->
     book = Logbook()
     with pytest.raises(InvalidInputError, match="64 bits"):
         book.add({"a": 1.0, "b": 1.0}, step, 0)
-    assert book.take() == ({}, ())
+    taken = book.take()
+    assert (taken.points, taken.metrics) == ({}, ())
 
 
 def test_more_metrics_than_a_run_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from uuid import uuid4
 
@@ -165,6 +166,18 @@ def test_sums_of_integers_are_integers(repo: tr.Repository) -> None:
     large = f"SELECT sum(n) AS s FROM (VALUES ({2**63 - 1}), ({2**63 - 1}), (NULL)) AS t(n)"
     assert [row["s"] for row in repo.sql(large)] == [2**64 - 2]
     assert repo.sql(large).df()["s"].tolist() == repo.sql(large).numpy()["s"] == [2**64 - 2]
+
+
+@pytest.mark.parametrize(("frame", "library"), [("df", "pandas"), ("pl", "polars")])
+def test_rows_are_there_still_after_a_frame_whose_library_is_not(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch, frame: str, library: str
+) -> None:
+    result = repo.sql("SELECT 1 AS one")
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, library, None)
+        with pytest.raises(tr.UnsupportedError, match=f"needs {library}: `pip install {library}`"):
+            getattr(result, frame)()
+    assert [*result] == [{"one": 1}]
 
 
 def test_a_result_shows_its_first_rows_and_keeps_them(repo: tr.Repository) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,6 +24,8 @@ from tensorrepo.query.sql.duck import DuckSettings
 from tensorrepo.query.untrusted import child, sandbox
 from tensorrepo.query.untrusted.pipe import SIZES, Pipe, packed
 from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.fork_server import ForkServers
+from tests.support.faults.forks import FORKS_AT_THE_SECOND_TRY
 
 MEGABYTE = 1 << 20
 
@@ -146,8 +149,8 @@ def test_types_whose_rows_share_bytes_are_refused(repo: tr.Repository) -> None:
 
 def _served_by(patch: pytest.MonkeyPatch, code: str) -> None:
     """Let queries be answered by processes that another server forks."""
-    patch.setattr(sandbox, "SERVER", code)
-    patch.setattr(sandbox, "_servers", {})
+    program = replace(sandbox._SERVERS.program, code=code)
+    patch.setattr(sandbox, "_SERVERS", ForkServers(program))
 
 
 def test_a_process_that_does_not_start_says_why(
@@ -173,9 +176,61 @@ def test_who_finds_no_more_files_keeps_none_open(
     before = set(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "pipe", pipe)
-        with pytest.raises(OSError, match="Too many"):
-            sandbox.new_process()
+        with pytest.raises(tr.StorageError, match=r"no room for .* query \(Too many.*ulimit -n"):
+            _ask(repo, "SELECT 1")
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_finds_no_more_threads_keeps_nothing_open(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ask(repo, "SELECT 1")
+
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(sandbox.Timer, "start", start)
+        with pytest.raises(tr.StorageError, match=r"no room for a thread.*can't start new thread"):
+            _ask(repo, "SELECT 1")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_server_that_cannot_fork_says_so_and_forks_later(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served_by(monkeypatch, FORKS_AT_THE_SECOND_TRY + sandbox._SERVERS.program.code)
+    with pytest.raises(tr.StorageError, match="no room for the process of an untrusted query"):
+        _ask(repo, "SELECT 1")
+    assert len(_ask(repo, "SELECT 1")) == 1
+    sandbox._SERVERS.server().close()
+
+
+def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
+    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_GONE_SECONDS", 0.2)
+    few = """
+import os, resource
+free = [os.dup(0) for _ in range(8)]
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, most))
+for each in free:
+    os.close(each)
+serve("""
+    _served_by(monkeypatch, sandbox._SERVERS.program.code.replace("serve(", few))
+    server = sandbox._SERVERS.server()
+    held = [sandbox.new_process() for _ in range(8)]
+    with pytest.raises(tr.StorageError, match="no room for the process of an untrusted query"):
+        _ask(repo, "SELECT 1")
+    for each in held:
+        each.kill()
+        each.wait()
+        each.close()
+    assert sandbox._SERVERS.server() is server
+    assert len(_ask(repo, "SELECT 1")) == 1
+    server.close()
 
 
 def test_a_process_finds_what_this_one_found_in_its_environment(
@@ -185,9 +240,9 @@ def test_a_process_finds_what_this_one_found_in_its_environment(
     (tmp_path / "json.py").write_text("raise ImportError('not the one of Python')")
     monkeypatch.syspath_prepend(str(tmp_path))
     looks = "import of_the_environment\nserve("
-    _served_by(monkeypatch, sandbox.SERVER.replace("serve(", looks))
+    _served_by(monkeypatch, sandbox._SERVERS.program.code.replace("serve(", looks))
     assert len(_ask(repo, "SELECT 1")) == 1
-    (server,) = sandbox._servers.values()
+    server = sandbox._SERVERS.server()
     server.close()
     assert server.process.stderr is not None
     assert server.process.stderr.closed

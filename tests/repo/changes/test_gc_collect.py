@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
 import pytest
 
-from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend, Uploads
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_collect, refs
 from tensorrepo.repo.changes.gc_collect import (
@@ -27,8 +28,10 @@ from tensorrepo.repo.errors import (
     CommitExpired,
     CommitOutcomeUnknown,
     NotFoundError,
+    StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
@@ -44,11 +47,18 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.effort import check_each, sampled
-from tests.support.faults.backends import ActedOnBackend, Crash, CrashBackend, WrappedBackend
+from tests.support.faults.backends import (
+    ActedOnBackend,
+    Crash,
+    CrashBackend,
+    WrappedBackend,
+    WrappedUploads,
+)
 from tests.support.reference.collection_replay import Interrupted
 
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
 DAY = 86400
+STORING = ("upload", "finish")  # of operations
 
 
 class Clock:
@@ -399,6 +409,61 @@ def test_a_collection_goes_on_whenever_others_merge_and_take_tables_and_lists(
     counted = ActedOnBackend(copied(repository.backend), -1, others_collect)
     work(open_repository(counted, drivers={}))
     check_each(sampled(range(1, len(counted.operations) + 1), most), check)
+
+
+class OpenUploads(WrappedBackend):
+    """Counts uploads that took an object and were not aborted since; operation `at` is refused."""
+
+    def __init__(self, inner: Backend, at: int) -> None:
+        super().__init__(inner)
+        self.at = at
+        self.begun: list[Uploads] = []
+
+    def step(self, verb: str, key: str, work: Callable[[], Any]) -> Any:
+        self.operations.append((verb, key))
+        if len(self.operations) == self.at:
+            raise StorageError("no space is left")
+        return work()
+
+    def uploads(self) -> Uploads:
+        begun = self.begun
+
+        class Told(WrappedUploads):
+            def create(self, key: str, parts: Sequence[Buffer]) -> None:
+                begun.append(self)
+                super().create(key, parts)
+
+            def abort(self) -> None:
+                super().abort()
+                begun[:] = [each for each in begun if each is not self]
+
+        return Told(self, self.inner.uploads())
+
+
+@pytest.mark.parametrize("work", [collect, pack])
+def test_a_collection_that_cannot_store_leaves_nothing_half_stored(
+    work: Callable[[RepositoryCore], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_collect, "MOST_TABLES", 3)
+    monkeypatch.setattr(gc_collect, "LEAST_MERGED", 2)
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    for number in range(3):
+        dropped_branch(repository, b"%d" % number)
+        collect(repository)
+    dropped_branch(repository, b"mine")
+    whole = OpenUploads(copied(repository.backend), 0)
+    work(open_repository(whole, drivers={}))
+    stored = [at for at, (verb, _) in enumerate(whole.operations, 1) if verb in STORING]
+    assert len(stored) >= 3
+
+    def check(at: int) -> None:
+        refusing = OpenUploads(copied(repository.backend), at)
+        with pytest.raises(StorageError, match="no space is left"):
+            work(open_repository(refusing, drivers={}))
+        assert refusing.begun == []
+
+    check_each(stored, check)
 
 
 def test_what_is_lost_stops_a_collection_and_is_no_work_of_others() -> None:

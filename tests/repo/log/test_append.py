@@ -28,7 +28,7 @@ from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.log.append import append, draft_record, land, resolve
 from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogEntry, LogRecord, encode_record
+from tensorrepo.repo.log.records import LogEntry, LogRecord
 from tensorrepo.repo.log.rewind_guard import Pending
 from tests.support.builders.log import (
     MAIN,
@@ -38,6 +38,7 @@ from tests.support.builders.log import (
     append_many,
     append_one,
     digest,
+    encode_record,
     entry,
     landed_txns,
     lost_reply,

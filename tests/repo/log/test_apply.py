@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.apply import fold
 from tensorrepo.repo.log.records import (
     CanonicalValue,
     LogEntry,
@@ -26,7 +25,7 @@ from tensorrepo.repo.log.state import (
     decode_state,
     encode_state,
 )
-from tests.support.builders.log import Bulks, digest, entry
+from tests.support.builders.log import Bulks, digest, entry, fold
 from tests.support.builders.log_strategies import records
 from tests.support.effort import examples
 

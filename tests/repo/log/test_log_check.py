@@ -6,7 +6,7 @@ import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
-from tensorrepo.repo.log.log_check import LogCheck, check_log
+from tensorrepo.repo.log.log_check import LogCheck
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,
     checkpoint_key,
@@ -32,7 +32,7 @@ def filled() -> MemoryBackend:
 
 
 def test_a_log_in_order_has_no_check_log(filled: MemoryBackend) -> None:
-    assert list(check_log(open_log(filled))) == []
+    assert list(LogCheck(open_log(filled)).faults()) == []
 
 
 @pytest.mark.parametrize("gen", sampled(range(1, 64), 4))
@@ -42,13 +42,13 @@ def test_a_flipped_byte_of_any_older_record_is_told(
 ) -> None:
     data = filled.read(slot_key(gen))
     filled.overwrite(slot_key(gen), [flipped(data, int(at * len(data)), 1)])
-    told = {fault.generation for fault in check_log(open_log(filled))}
+    told = {fault.generation for fault in LogCheck(open_log(filled)).faults()}
     assert told & {gen, gen + 1}
 
 
 def test_a_missing_record_is_told(filled: MemoryBackend) -> None:
     filled.delete(slot_key(9))
-    (fault,) = check_log(open_log(filled))
+    (fault,) = LogCheck(open_log(filled)).faults()
     assert "log record 9 is missing" in fault.problem
 
 
@@ -64,7 +64,7 @@ def paged() -> MemoryBackend:
 
 
 def told(backend: MemoryBackend, **options: Form) -> dict[str, str]:
-    return {fault.key: fault.kind for fault in check_log(open_log(backend, **options))}
+    return {fault.key: fault.kind for fault in LogCheck(open_log(backend, **options)).faults()}
 
 
 def test_ref_pages_are_checked_and_made_anew(paged: MemoryBackend) -> None:

@@ -128,6 +128,15 @@ def test_one_missing_segment_is_made_up_for(missing: int) -> None:
     assert requests_of(opened(backend), backend) < COMMITS
 
 
+def test_a_store_that_lay_on_a_disk_is_read_by_its_long_segments() -> None:
+    backend = CountingBackend(copy())
+    for stored in list(backend.list("log/segment/")):
+        if not stored.key.endswith((segment_key(64)[-4:], segment_key(128)[-4:])):
+            backend.inner.delete(stored.key)
+    # What comes after the long ones, one by one; two requests for each of those, and two in vain.
+    assert requests_of(opened(backend), backend) <= COMMITS - 128 + 4 + 2
+
+
 @pytest.mark.parametrize("limit_bytes", [0, 2_000, 8_000, 30_000, 60_000])
 def test_memory_is_bounded_and_answers_stay_right(limit_bytes: int) -> None:
     backend = CountingBackend(BACKEND)

@@ -23,7 +23,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import Hint, decode_hint, encode_hint
-from tensorrepo.repo.log.log_check import check_log
+from tensorrepo.repo.log.log_check import LogCheck
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,
     Marker,
@@ -39,7 +39,6 @@ from tensorrepo.repo.log.records import (
     LogRecord,
     Update,
     canonical_json,
-    encode_record,
     encode_ref_updates,
     genesis_digest,
     parse_canonical,
@@ -54,6 +53,7 @@ from tests.support.builders.log import (
     append_many,
     append_one,
     digest,
+    encode_record,
     entry,
     new_backend,
     open_log,
@@ -658,12 +658,12 @@ def test_a_marker_whose_text_is_damaged_holds_and_is_said_anew() -> None:
         void_slot(open_log(backend), 6, actor="Bob", time_ns=2)
     backend.overwrite(void_key(6), [whole.replace(b"Ann", b"Ian")])
     assert open_log(backend).refresh().generation == 6
-    (fault,) = check_log(open_log(backend))
+    (fault,) = LogCheck(open_log(backend)).faults()
     assert (fault.key, fault.kind) == (void_key(6), "text of a void marker")
     assert "doctor --void 6" in fault.problem
     void_slot(open_log(backend), 6, actor="Ann", time_ns=1, note="a disk died")
     assert backend.read(void_key(6)) == whole
-    assert list(check_log(open_log(backend))) == []
+    assert list(LogCheck(open_log(backend)).faults()) == []
 
 
 @pytest.mark.parametrize("name", ["gen", "previous", "found"])

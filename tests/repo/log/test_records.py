@@ -18,12 +18,11 @@ from tensorrepo.repo.log.records import (
     canonical_json,
     decode_record,
     decode_ref_updates,
-    encode_record,
     encode_ref_updates,
     genesis_digest,
     parse_canonical,
 )
-from tests.support.builders.log import IDENTITY, digest, entry
+from tests.support.builders.log import IDENTITY, digest, encode_record, entry
 from tests.support.builders.log_strategies import json_values, records, updates
 
 RECORD = LogRecord(

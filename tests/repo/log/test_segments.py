@@ -22,6 +22,7 @@ from tensorrepo.repo.log.segments import (
     encode_segment,
     read_segment,
     segment_length,
+    short_ends,
     write_segment,
 )
 from tensorrepo.repo.objects.envelope import Kind, encode_object
@@ -206,6 +207,19 @@ TIERED = tiered(50)
 )
 def test_a_segment_is_as_long_as_its_last_generation_admits(gen: int, length: int) -> None:
     assert segment_length(gen, SEGMENT_LENGTHS) == length
+
+
+@pytest.mark.parametrize(
+    ("head", "ends"),
+    [
+        (0, []), (63, []), (64, [64]), (200, [64, 128, 192]), (640, [512, 576, 640]),
+        (4096, []), (4159, []), (4160, [4160]), (8192 + 1100, [8704, 9216, 9280]),
+    ],
+)  # fmt: skip
+def test_the_fewest_segments_hold_what_comes_after_the_long_ones(
+    head: int, ends: list[int]
+) -> None:
+    assert short_ends(head, SEGMENT_LENGTHS) == ends
 
 
 def test_every_record_but_the_newest_is_in_a_segment_of_each_length_that_ended() -> None:

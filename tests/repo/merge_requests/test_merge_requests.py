@@ -85,7 +85,8 @@ def test_what_conflicts_changes_nothing() -> None:
     repository, _ = _proposed({"files/a": b"theirs"})
     commit_files(repository, {"files/a": b"ours"})
     before = repository.log.refresh()
-    with pytest.raises(ConflictError, match="files/a"):
+    told = "'side' into 'main': files/a: .* Merge 'main' into 'side', decide there"
+    with pytest.raises(ConflictError, match=told):
         merging.merge_request(repository, 1, author=ADA)
     looked = merging.look_at(repository, before, _found(repository))
     assert [each.path for each in looked.conflicts] == ["files/a"]
@@ -109,6 +110,19 @@ def test_what_the_target_has_by_now_is_merged_without_a_move() -> None:
     tip = tip_of(repository)
     assert merging.merge_request(repository, 1, author=ADA).state == "merged"
     assert tip_of(repository) == tip
+
+
+def test_a_target_that_is_gone_is_told_by_its_name_and_nothing_is_merged() -> None:
+    repository, _ = _proposed()
+    tip = tip_of(repository)
+    refs.create_branch(repository, "kept", tip, actor=ADA)
+    refs.delete_ref(repository, MAIN, actor=ADA)
+    told = "branch 'main', into which merge request 1 is to come, is gone"
+    with pytest.raises(NotFoundError, match=told):
+        merging.look_at(repository, repository.log.refresh(), _found(repository))
+    with pytest.raises(NotFoundError, match=told):
+        merging.merge_request(repository, 1, author=ADA)
+    assert editing.close_request(repository, 1, author=BOB).state == "closed"
 
 
 def test_only_what_somebody_looked_at_is_merged() -> None:
@@ -212,9 +226,9 @@ def test_nothing_to_merge_is_no_proposal() -> None:
     tip = tip_of(repository)
     assert tip is not None
     refs.create_branch(repository, "side", tip, actor=BOB)
-    with pytest.raises(ConflictError, match="nothing to merge"):
+    with pytest.raises(ConflictError, match="'main' has all that 'side' has: there is nothing"):
         _open(repository)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="there is no branch 'none'"):
         editing.open_request(
             repository, source="heads/none", target=MAIN, title="x", text="", author=BOB
         )

@@ -261,7 +261,7 @@ def test_an_interrupted_upload_is_never_believed() -> None:
     writer = ObjectWriter(ObjectStore(Interrupted(MemoryBackend())), ())
     with pytest.raises(KeyboardInterrupt):
         writer.put(Kind.BLOB, b"content")
-    with pytest.raises(StorageError, match="Begin it again"):
+    with pytest.raises(StorageError, match=r"\(KeyboardInterrupt\). Begin it again"):
         writer.flush()
 
 

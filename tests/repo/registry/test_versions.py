@@ -20,7 +20,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, encode_record
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import MAX_REF_BYTES
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry import versions as registering
@@ -45,6 +45,7 @@ from tensorrepo.repo.registry.versions import (
     set_alias,
     versions,
 )
+from tests.support.builders.log import encode_record
 from tests.support.builders.repositories import ADA, BOB, again, commit_files, new_repository
 
 MODELS = Shelf(Kind.MODEL, "model", "models/")

@@ -17,11 +17,13 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.errors import ConflictError, PermissionDenied, RepositoryRewound
+from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.transfer.exchange import push
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import TransferOptions
 from tests.support.builders.histories import copied, history, snapshot, verify
 from tests.support.builders.repositories import ADA, commit_files, new_repository, tip_of
+from tests.support.faults.backends import CountingBackend
 
 
 @pytest.fixture
@@ -54,6 +56,21 @@ def test_a_mirror_has_every_record_of_the_log_and_follows(
     assert report.records == 2
     assert logged(backend) == logged(source)
     verify(backend)
+
+
+def test_a_far_mirror_of_a_disk_has_short_segments(
+    tmp_path: Path, options: TransferOptions
+) -> None:
+    origin = new_repository(LocalBackend(tmp_path / "origin"))
+    made = [commit_files(origin, {"a": b"%d" % at}).digest for at in range(70)]
+    assert list(origin.backend.list("log/segment/")) == []
+    far = CountingBackend(MemoryBackend())
+    mirrored(origin, far, options)
+    reader = open_repository(far, drivers={})
+    reader.log.refresh()
+    far.reset()
+    assert [digest for digest, _ in walk(reader.objects, made[-1:])] == made[::-1]
+    assert far.count["read"] < 20
 
 
 def test_a_mirror_takes_no_commit(options: TransferOptions) -> None:

@@ -15,7 +15,7 @@ from tensorrepo.repo.changes.quarantine import QUARANTINE
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.errors import CorruptError, RepositoryRewound
 from tensorrepo.repo.log.log_slots import slot_key
-from tensorrepo.repo.log.records import decode_record, encode_record
+from tensorrepo.repo.log.records import decode_record
 from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
 from tensorrepo.repo.transfer.exchange import clone
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
@@ -27,6 +27,7 @@ from tensorrepo.repo.transfer.repair import (
     repair_records,
 )
 from tests.support.builders.histories import copied, verify
+from tests.support.builders.log import encode_record
 from tests.support.builders.repositories import ADA, commit_files, new_repository
 from tests.support.faults.damage import flipped
 

@@ -13,8 +13,17 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.ids import Buffer, Digest, object_digest
 from tensorrepo.repo.log.append import Appended, append
+from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import CanonicalValue, LogEntry, Update, decode_ref_updates
+from tensorrepo.repo.log.records import (
+    CanonicalValue,
+    LogEntry,
+    LogRecord,
+    Update,
+    decode_ref_updates,
+    record_as_read,
+)
+from tensorrepo.repo.log.state import State, Verdict
 
 IDENTITY = b'{"format":1,"id":"00000000000000000000000000000001"}\n'
 MAIN = "heads/main"
@@ -23,6 +32,20 @@ MAIN = "heads/main"
 def digest(number: int) -> Digest:
     """A digest that tests can tell apart."""
     return Digest(f"{number:064x}")
+
+
+def encode_record(record: LogRecord) -> bytes:
+    """The bytes of a slot."""
+    return record_as_read(record)[1]
+
+
+def fold(
+    state: State, record: LogRecord, bulk: Callable[[Digest], tuple[Update, ...]]
+) -> tuple[State, tuple[Verdict, ...]]:
+    """The state after `record`, and what became of each of its entries."""
+    folding = Folding(state)
+    verdicts = folding.add(record, bulk)
+    return folding.state(), verdicts
 
 
 def entry(

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from tensorrepo.repo.log.append import append
-from tensorrepo.repo.log.apply import fold
 from tensorrepo.repo.log.log_slots import slot_key, void_key
 from tensorrepo.repo.log.records import (
     LogEntry,
     LogRecord,
     Update,
     canonical_json,
-    encode_record,
     encode_ref_updates,
     parse_canonical,
 )
@@ -25,7 +23,7 @@ from tensorrepo.repo.log.segments import Segment, SegmentCommit, changed_filter,
 from tensorrepo.repo.log.state import Paging, State, encode_state, encode_with_pages
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tests.support.architecture.sources import ROOT
-from tests.support.builders.log import Bulks, digest, new_backend, open_log
+from tests.support.builders.log import Bulks, digest, encode_record, fold, new_backend, open_log
 
 GOLDEN = ROOT / "tests/golden/log"
 ANN = "Ann <ann@example.org>"

@@ -10,7 +10,7 @@ import multiprocessing
 
 import pytest
 
-from tensorrepo.cli.main import MODULE_OF
+from tensorrepo.cli.command_table import MODULE_OF
 
 FORKED = multiprocessing.get_context("forkserver")
 # One list for the whole test process: whoever starts a first child settles it.

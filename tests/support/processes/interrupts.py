@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 EVERY_SECONDS = 0.2
 
@@ -37,3 +39,28 @@ def interrupts() -> Iterator[Callable[[], None]]:
         if sender.ident is not None:
             sender.join()
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupted_after(instants: int, *files: str) -> Iterator[None]:
+    """An interrupt of what follows at the instant of that number, counted from 0, if it gets there.
+
+    An instant is where Python hears of signals: where a function begins, and where a call of one in
+    C has come back. Those of functions in `files`, ends of paths, are counted.
+    """
+    left = instants
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event in {"call", "c_return"} and frame.f_code.co_filename.endswith(files):
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        sys.setprofile(profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)

@@ -27,7 +27,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.staging import LEASE_SECONDS, hold
+from tensorrepo.workspace.staged_lease import LEASE_SECONDS, hold
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, new_repository
 from tests.support.faults.backends import WrappedBackend

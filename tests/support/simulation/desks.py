@@ -24,8 +24,9 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace import stash as stashes
+from tensorrepo.workspace.committing import commit_staged
 from tensorrepo.workspace.session import WorkspaceSession
-from tensorrepo.workspace.staging import begin_stage, commit_staged, unstage
+from tensorrepo.workspace.staging import begin_stage, unstage
 from tensorrepo.workspace.state import StagingArea, create_workspace
 from tests.support.simulation.store import FaultyStore
 

@@ -32,7 +32,7 @@ from tensorrepo.repo.log import append as appending
 from tensorrepo.repo.log import log_slots
 from tensorrepo.repo.threads import ordered_map
 from tensorrepo.repo.transfer import difference, receive, ref_rules
-from tensorrepo.workspace import staging, stash
+from tensorrepo.workspace import staged_lease, stash
 
 BEGINNING_SECONDS = 1_700_000_000.0
 STEP_SECONDS = 0.01  # that an operation takes, on average
@@ -198,7 +198,7 @@ def simulated(world: World) -> Iterator[None]:
     waits = {"sleep": world.sleep, "clock": clock.monotonic, "rng": world.chance}
     with ExitStack() as stack:
         for module in (refs, rules, shallow, purge, gc_collect, appending, receive, ref_rules,
-                       staging, stash):  # fmt: skip
+                       staged_lease, stash):  # fmt: skip
             stack.enter_context(patch.object(module, "time", clock))
         for function in (CommitTransaction.commit, leases.open_lease, leases.close_leases):
             told = {"clock": clock.time_ns}
@@ -208,8 +208,8 @@ def simulated(world: World) -> Iterator[None]:
         stack.enter_context(patch.object(receive, "OrderedMap", _MapInOrder))
         # Operations take 10 ms here: so some transfers are long enough for a lease.
         stack.enter_context(patch.object(receive, "_LEASE_SECONDS", LEASE_SECONDS))
-        stack.enter_context(patch.object(staging, "LEASE_SECONDS", STAGED_SECONDS))
-        stack.enter_context(patch.object(staging, "RENEW_SECONDS", RENEWED_SECONDS))
+        stack.enter_context(patch.object(staged_lease, "LEASE_SECONDS", STAGED_SECONDS))
+        stack.enter_context(patch.object(staged_lease, "RENEW_SECONDS", RENEWED_SECONDS))
         stack.enter_context(patch.object(gc_collect, "MOST_TABLES", MOST_TABLES))
         stack.enter_context(patch.object(secrets, "token_hex", world.token))
         stack.enter_context(patch.dict(defaults, waits))

@@ -45,6 +45,71 @@ def ds(repo: tr.Repository) -> tr.Dataset:
     return repo.dataset("d")
 
 
+@pytest.fixture(scope="module")
+def floats() -> tr.Dataset:
+    nan = float("nan")
+    kinds = {"f": "float32", "g": "bfloat16", "h": "float64"}
+    repo = tr.init("memory://floats", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset("d", columns={**kinds, "t": tr.Text(), "l": tr.List("int64")})
+        draft.append(
+            {"f": [0, 2, nan, nan], "g": [0, nan, 1, nan], "h": [-1, 3, nan, 0.5],
+             "t": list("abcd"), "l": [[1, 2]] * 4}
+        )  # fmt: skip
+    return repo.dataset("d")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "f > 1", "f >= 1", "1 < f", "1 <= self.f", '"h" < f', "not (f > 1)", "not f <= 1",
+        "f between 1 and 3", "f not between 1 and 3", "1 between 0 and f", "f == f", "f != f",
+        "f == h", "f <> 2", "f in (2, 3)", "g > 0", "h > g", "f > 1 or h < 0",
+        "not (f > 1 or h > 2)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("beside", ["length(t) > 0", "len([f for f in l if f > 1]) = 1"])
+def test_what_a_comparison_says_of_nan_is_the_same_beside_any_other_sql(
+    floats: tr.Dataset, condition: str, beside: str
+) -> None:
+    alone = floats.find(condition).tolist()
+    assert floats.find(f"({condition}) and {beside}").tolist() == alone
+
+
+SMALLEST = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.fixture(scope="module")
+def smallest() -> tr.Dataset:
+    repo = tr.init("memory://smallest-floats", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset(
+            "d", columns={**{kind: kind for kind in SMALLEST}, "t": tr.Text()}
+        )
+        draft.append({**{kind: [0, 2, float("nan")] for kind in SMALLEST}, "t": list("abc")})
+    return repo.dataset("d")
+
+
+@pytest.mark.parametrize("kind", SMALLEST)
+@pytest.mark.parametrize("beside", ["", " and length(t) > 0"])
+@pytest.mark.parametrize(
+    ("condition", "rows"), [("{} > 1", [1]), ("{} in (2, 3)", [1]), ("{} <> 2", [0, 2])]
+)
+def test_the_smallest_floats_are_compared_and_looked_up(
+    smallest: tr.Dataset, kind: str, beside: str, condition: str, rows: list[int]
+) -> None:
+    assert smallest.find(condition.format(kind) + beside).tolist() == rows
+
+
+def test_changes_by_expressions_ask_conditions_as_others_do() -> None:
+    repo = tr.init("memory://floats-changed", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset("d", columns={"f": "float32", "n": "int64"})
+        draft.append({"f": [0, 2, float("nan")], "n": [0, 0, 0]})
+        draft.update_sql({"n": "n + 1"}, "f > 1")
+    assert repo.dataset("d")["n"][:].tolist() == [0, 1, 0]
+
+
 # ------------------------------------------------------------------------------ one protocol
 
 NUMBERS = np.array([at for at in range(200) if not 20 <= at < 30])

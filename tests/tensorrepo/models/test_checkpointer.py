@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import tensorrepo as tr
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.state.state_dict import take_apart
+from tensorrepo.models import checkpointer as checkpointer_module
 from tensorrepo.models.checkpointer import state_entry
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.objects.incarnations import parse_object_key
@@ -472,6 +474,33 @@ def test_who_is_interrupted_while_waiting_still_hears_of_the_failure(
     go_on.set()
     with pytest.raises(tr.StorageError, match="disk is full"):
         checkpointer.wait()
+
+
+def test_a_save_that_is_interrupted_as_it_is_handed_over_stops_no_other(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(deque[Any]):
+        def append(self, item: Any) -> None:
+            super().append(item)
+            raise KeyboardInterrupt
+
+    go_on = threading.Event()
+    commit = checkpointer_module.commit_checkpoint
+    monkeypatch.setattr(
+        checkpointer_module,
+        "commit_checkpoint",
+        lambda *given, **named: (go_on.wait(), commit(*given, **named))[1],
+    )
+    with repository.checkpointer("exp1") as checkpointer:
+        checkpointer.save(1, state_of(1))
+        monkeypatch.setattr(checkpointer, "_waiting", Interrupted(checkpointer._waiting))
+        with pytest.raises(KeyboardInterrupt):
+            checkpointer.save(2, state_of(2))
+        monkeypatch.setattr(checkpointer, "_waiting", deque(checkpointer._waiting))
+        go_on.set()
+        checkpointer.save(3, state_of(3))
+        checkpointer.wait()
+        assert checkpointer.steps() == [1, 3]
 
 
 def test_a_callback_that_fails_is_told_and_what_is_stored_counts(

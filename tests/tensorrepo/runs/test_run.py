@@ -25,6 +25,7 @@ from tensorrepo.formats.runs.process import is_alive, this_process
 from tensorrepo.runs import record
 from tensorrepo.runs.record import code_version, environment
 from tests.support.processes.forked_python import run_python
+from tests.support.processes.interrupts import interrupted_after
 from tests.support.processes.prepared import run_program
 
 ADA = "Ada <ada@example.org>"
@@ -211,6 +212,22 @@ def test_what_ends_a_run_is_what_its_status_says(
     found = repository.runs()["exp1"]
     assert (found.status, found.document.error, found.state()) == (status, told, status)
     assert found.metrics == {"loss": 1.0}
+
+
+@pytest.mark.parametrize("at", range(0, 60, 2))
+def test_an_interrupt_while_a_run_is_stored_loses_no_point_and_doubles_none(
+    repository: tr.Repository, at: int
+) -> None:
+    with repository.run("exp1", system_seconds=None) as run:
+        run.log_metric("loss", 1.0)
+        run.flush()
+        run.log_metrics({"loss": 2.0, "acc": 3.0})
+        with interrupted_after(at, "tensorrepo/runs/record.py", "formats/runs/metrics.py"):
+            run.flush()
+        run.log_metric("loss", 4.0)
+    stored = repository.runs()["exp1"]
+    assert stored.points("loss").values.tolist() == [1.0, 2.0, 4.0]
+    assert stored.points("acc").values.tolist() == [3.0]
 
 
 class Mode(StrEnum):

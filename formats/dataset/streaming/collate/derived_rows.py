@@ -28,8 +28,8 @@ from tensorrepo.formats.common.function_identity import identify
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.values import BinaryValues, valid_rows
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.batch_frame import BatchFrame, read_frame
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
-from tensorrepo.formats.dataset.streaming.collate.process import BatchFrame, read_frame
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import DiskCache

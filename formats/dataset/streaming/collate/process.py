@@ -4,17 +4,8 @@
     parent: views of that block -> the training loop -> the block is free with the last view
 
 The child is started by `spawn` and gets what it works on as `multiprocessing` passes it: classes
-and functions by their names. What comes back is a frame: what a batch consists of, copied behind
-each other, and then a description in MessagePack that says where each array lies. Whoever reads a
-frame gets arrays of that very memory; nothing but numbers, text, arrays and containers can come
-out of one.
-
-    array bytes | array bytes | ... | description
-
-A few blocks of shared memory go round; when the caller keeps more than some of them, batches are
-copied. A block has no name: one process makes it and its child inherits it. The kernel frees it
-with the last map, so whichever process is killed, nothing stays in ``/dev/shm``, whose size is no
-limit either where the kernel has `memfd_create`.
+and functions by their names. What comes back is a frame (`batch_frame`). A few blocks of shared
+memory (`shared_block`) go round; when the caller keeps more than some of them, batches are copied.
 
 The child ends when it is told to, and when its parent is gone, however that ended. One that has
 made a whole epoch waits for the next: what it works on is unpickled anew for each, so an epoch is
@@ -24,294 +15,31 @@ the same in a new process and in one that was kept.
 from __future__ import annotations
 
 import builtins
-import mmap
 import multiprocessing
 import os
 import signal
-import tempfile
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
-from enum import IntEnum
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
-from multiprocessing.reduction import DupFd, ForkingPickler
+from multiprocessing.reduction import ForkingPickler
 from queue import LifoQueue, SimpleQueue
 from threading import Thread
 from typing import Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import SMALL_FLOATS, Bools, is_small_float
-from tensorrepo.formats.common.tensors import is_torch
-from tensorrepo.formats.dataset.schema.convert import as_torch
-from tensorrepo.formats.dataset.streaming.collate.batch import (
-    Batch,
-    Identify,
-    OutputForm,
-    batch_with,
-)
+from tensorrepo.formats.dataset.streaming.collate.batch import Identify, OutputForm
+from tensorrepo.formats.dataset.streaming.collate.batch_frame import BatchFrame, read_frame
+from tensorrepo.formats.dataset.streaming.collate.shared_block import SharedBlock
 from tensorrepo.formats.dataset.streaming.collate.turns import WorkerDied
 from tensorrepo.repo import errors
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, WorkerLostError
-
-_ALIGNMENT = 64
-_PLAIN = (bool, int, float, str, type(None))
-_MOST_WHOLE, _LEAST_WHOLE = 1 << 64, -(1 << 63)
-
-
-class _Kind(IntEnum):
-    """Extensions of a description; each holds the arguments of its reader."""
-
-    BYTES = 1
-    ARRAY = 2
-    SCALAR = 3
-    MASKED = 4
-    TENSOR = 5
-    ARROW = 6
-    TUPLE = 7
-    BATCH = 8
-
-
-class BatchFrame:
-    """What `value` consists of, ready to be copied into shared memory.
-
-    `parts` name what a tuple consists of, for errors.
-
-    Raises:
-        InvalidInputError: something in it cannot be handed over; says where, and what can.
-    """
-
-    def __init__(self, value: Any, parts: Sequence[str] = ()) -> None:
-        self._pieces: list[tuple[int, NDArray[np.uint8]]] = []
-        self.bytes = 0
-        if parts:
-            inside = [self._node(each, name) for each, name in zip(value, parts, strict=True)]
-            node: Any = _extension(_Kind.TUPLE, inside)
-        else:
-            node = self._node(value, "what is handed out")
-        description = np.frombuffer(msgspec.msgpack.encode(node), np.uint8)
-        self.description_at = self._placed(description)
-        self.description_bytes = len(description)
-
-    def write(self, memory: NDArray[np.uint8]) -> None:
-        """Copy everything into `memory`, which has at least `bytes` bytes."""
-        for at, piece in self._pieces:
-            memory[at : at + len(piece)] = piece
-
-    def _placed(self, piece: NDArray[np.uint8]) -> int:
-        at = -(-self.bytes // _ALIGNMENT) * _ALIGNMENT
-        self._pieces.append((at, piece))
-        self.bytes = at + len(piece)
-        return at
-
-    def _node(self, value: Any, where: str) -> Any:
-        """A value as the description has it."""
-        if isinstance(value, np.ndarray | np.generic):
-            return self._numpy(value, where)
-        if isinstance(value, _PLAIN):
-            if isinstance(value, int) and not _LEAST_WHOLE <= value < _MOST_WHOLE:
-                raise _refused(where, "an integer of more than 64 bits")
-            return value
-        if isinstance(value, bytes | bytearray | memoryview):
-            piece = np.frombuffer(value, np.uint8)
-            return _extension(_Kind.BYTES, self._placed(piece), len(piece))
-        if is_torch(value):
-            return self._torch(value, where)
-        if isinstance(value, pa.Array):
-            piece = _arrow_stream(value)
-            return _extension(_Kind.ARROW, self._placed(piece), len(piece))
-        if isinstance(value, Batch):
-            nodes = self._dict(value, where), self._dict(value.attributes, where)
-            return _extension(_Kind.BATCH, *nodes)
-        if isinstance(value, dict):
-            return self._dict(value, where)
-        if type(value) in (list, tuple):
-            inside = [self._node(each, f"{where}[{at}]") for at, each in enumerate(value)]
-            return inside if isinstance(value, list) else _extension(_Kind.TUPLE, inside)
-        raise _refused(where, _of_type(value))
-
-    def _dict(self, value: dict[Any, Any], where: str) -> dict[Any, Any]:
-        for key in value:
-            if not isinstance(key, _PLAIN):
-                raise _refused(where, f"a key that is {_of_type(key)}")
-        return {key: self._node(each, f"{where}[{key!r}]") for key, each in value.items()}
-
-    def _numpy(self, value: NDArray[Any] | np.generic, where: str) -> msgspec.msgpack.Ext:
-        if isinstance(value, np.ma.MaskedArray):
-            mask = np.ma.getmaskarray(value)
-            nodes = self._numpy(np.ma.getdata(value), where), self._numpy(mask, where)
-            return _extension(_Kind.MASKED, *nodes)
-        array = np.asarray(value)
-        if array.dtype.hasobject or (array.dtype.kind == "V" and not is_small_float(array.dtype)):
-            raise _refused(where, f"an array of {array.dtype}")
-        piece = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        name = array.dtype.name if is_small_float(array.dtype) else array.dtype.str
-        kind = _Kind.ARRAY if isinstance(value, np.ndarray) else _Kind.SCALAR
-        return _extension(kind, name, array.shape, self._placed(piece))
-
-    def _torch(self, tensor: Any, where: str) -> msgspec.msgpack.Ext:
-        import torch
-
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-            raise _refused(where, f"a {tensor.layout} tensor on {tensor.device}")
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        piece = plain.reshape(-1).view(torch.uint8).numpy()
-        name = str(tensor.dtype).removeprefix("torch.")
-        return _extension(_Kind.TENSOR, name, tuple(tensor.shape), self._placed(piece))
-
-
-def _extension(kind: _Kind, *arguments: Any) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(int(kind), msgspec.msgpack.encode(arguments))
-
-
-def read_frame(
-    memory: NDArray[np.uint8], description_at: int, description_bytes: int, identify: Identify
-) -> Any:
-    """What `BatchFrame` wrote into `memory`: its arrays and tensors are views of it.
-
-    `identify` finds the row ids of batches.
-    """
-    described = memory[description_at : description_at + description_bytes]
-    return _Reader(memory, identify).decode(described.data)
-
-
-class _Reader:
-    # It must not refer to itself: the memory is free with the last view, not with a collection.
-    def __init__(self, memory: NDArray[np.uint8], identify: Identify) -> None:
-        self._memory, self._identify = memory, identify
-
-    def decode(self, data: memoryview) -> Any:
-        return msgspec.msgpack.decode(data, ext_hook=self._value)
-
-    def _value(self, code: int, data: memoryview) -> Any:
-        return getattr(self, f"_{_Kind(code).name.lower()}")(*self.decode(data))
-
-    def _bytes(self, at: int, size: int) -> bytes:
-        return self._memory[at : at + size].tobytes()
-
-    def _scalar(self, name: str, shape: list[int], at: int) -> Any:
-        return self._array(name, shape, at)[()]
-
-    def _masked(self, data: NDArray[Any], mask: Bools) -> Any:
-        return np.ma.MaskedArray(data, mask)
-
-    def _tuple(self, values: list[Any]) -> tuple[Any, ...]:
-        return tuple(values)
-
-    def _array(self, name: str, shape: list[int], at: int) -> NDArray[Any]:
-        dtype = SMALL_FLOATS.get(name) or np.dtype(name)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return self._memory[at : at + size].view(dtype).reshape(shape)
-
-    def _tensor(self, name: str, shape: list[int], at: int) -> Any:
-        import torch
-
-        dtype = getattr(torch, name)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return as_torch(self._memory[at : at + size]).view(dtype).reshape(shape)
-
-    def _arrow(self, at: int, size: int) -> pa.Array:
-        with pa.ipc.open_stream(pa.py_buffer(self._memory[at : at + size])) as stream:
-            return stream.read_next_batch().column(0)
-
-    def _batch(self, columns: dict[str, Any], attributes: dict[str, Any]) -> Batch:
-        return batch_with(columns, attributes, self._identify)
-
-
-def _arrow_stream(array: pa.Array) -> NDArray[np.uint8]:
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch([array], names=["values"])
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return np.frombuffer(sink.getvalue(), np.uint8)
-
-
-def _of_type(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-
-
-def _refused(where: str, value: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{where} is {value}, which cannot be handed over from another process: give arrays of "
-        "numbers or text, tensors on the CPU, numbers, text, bytes, and dicts, lists and tuples of "
-        "those; or use workers='thread'."
-    )
-
-
-_ROUNDED_BYTES = 1 << 20
-
-
-class SharedBlock:
-    """Memory that grows, to be passed to a process as it is started."""
-
-    def __init__(self) -> None:
-        self._fd = _file_without_name()
-        self.memory = np.empty(0, np.uint8)
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of the block, as this process knows it."""
-        return self.memory.nbytes
-
-    def grow(self, needed: int) -> None:
-        """Have room for `needed` bytes at least."""
-        if needed > self.capacity:
-            rounded = -(-needed // _ROUNDED_BYTES) * _ROUNDED_BYTES
-            os.ftruncate(self._fd, rounded)
-            self.map(rounded)
-
-    def map(self, size: int) -> None:
-        """See the first `size` bytes, which the other process made. Older views stay valid."""
-        if size != self.capacity:
-            self.memory = np.frombuffer(mmap.mmap(self._fd, size), np.uint8)
-
-    def lend(self, size: int, returned: Callable[[], None]) -> NDArray[np.uint8]:
-        """The first `size` bytes; `returned` is called when nothing refers to them any more."""
-        return np.asarray(_Lease(self.memory[:size], returned))
-
-    def close(self) -> None:
-        """Give the descriptor back. What was lent stays valid."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self.memory = np.empty(0, np.uint8)
-
-    def __getstate__(self) -> Any:
-        return DupFd(self._fd)
-
-    def __setstate__(self, duplicate: Any) -> None:
-        self._fd = duplicate.detach()
-        self.memory = np.empty(0, np.uint8)
-
-
-class _Lease:
-    """Tells numpy about some memory; every view of the array made of this refers to it."""
-
-    def __init__(self, memory: NDArray[np.uint8], returned: Callable[[], None]) -> None:
-        self.__array_interface__ = memory.__array_interface__
-        self._memory = memory
-        self._returned = returned
-
-    def __del__(self) -> None:
-        self._returned()
-
-
-def _file_without_name() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("tensorrepo")
-    descriptor, path = tempfile.mkstemp(prefix="tensorrepo-")
-    os.unlink(path)
-    return descriptor
-
 
 _BLOCKS = 6
 _LENT_BLOCKS = 3  # that the user may keep; what is kept beyond them is copied

@@ -23,17 +23,16 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.ray_tasks import cluster_text, connected_ray, died_of, task_failed
 from tensorrepo.formats.dataset.streaming.collate.batch import Identify
+from tensorrepo.formats.dataset.streaming.collate.batch_frame import BatchFrame, read_frame
 from tensorrepo.formats.dataset.streaming.collate.process import (
     MADE_PARTS,
     MESSAGES,
-    BatchFrame,
     FrameReady,
     WorkEnded,
     WorkerMain,
     WorkerMessage,
     WorkFailed,
     as_error,
-    read_frame,
 )
 from tensorrepo.formats.dataset.streaming.collate.turns import WorkerDied
 from tensorrepo.repo.errors import InvalidInputError

@@ -16,8 +16,8 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, row_id_
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor, Text
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.formats.dataset.versions.fragment_content import (
+    FragmentNames,
     SeenFragments,
-    named_fragments,
     within,
 )
 from tensorrepo.formats.dataset.write import write_dataset
@@ -78,7 +78,7 @@ def contents(version: StoredDataset) -> dict[bytes, list[Any]]:
     columns = [[repr(value) for value in whole[name][:]] for name in version.schema.names]
     every = list(zip(ids.tolist(), *columns, strict=True))
     for number, leaf in enumerate(version.root.leaves):
-        for each in named_fragments(version, number, first):
+        for each in FragmentNames().of(version, number, first):
             found[each.name] = every[each.first_row : each.first_row + each.rows]
         first += leaf.rows
     return found

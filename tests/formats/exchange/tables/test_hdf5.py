@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Scalar, Tensor, Text
-from tensorrepo.formats.exchange import child_main
+from tensorrepo.formats.exchange import child_hdf5, child_main
 from tensorrepo.formats.exchange.registry import read, recognise
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders.foreign import rows_of, store
@@ -89,11 +89,11 @@ def test_fields_of_compounds_become_columns(path: Path) -> None:
 def test_rows_come_in_steps_of_bounded_bytes(
     batch_bytes: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_main, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(child_hdf5, "BATCH_BYTES", batch_bytes)
     data = np.arange(1000, dtype=np.int32).reshape(100, 10)
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=data, chunks=(7, 10), compression="gzip")
-    opened = child_main.open_hdf5(str(path), most_bytes=1 << 20)
+    opened = child_hdf5.open_hdf5(str(path), most_bytes=1 << 20)
     batches = [batch.column("x") for batch in opened.batches()]
     assert max(batch.nbytes for batch in batches) <= max(batch_bytes, 40)
     assert b"".join(row for batch in batches for row in batch.to_pylist()) == data.tobytes()
@@ -110,7 +110,7 @@ def test_numbers_in_one_piece_are_read_where_they_lie(block: int, path: Path) ->
         space = h5py.h5s.create_simple((ROWS,))
         h5py.Dataset(h5py.h5d.create(file.id, b"odd", odd, space))[:] = np.arange(ROWS)
         file.create_dataset("unwritten", (ROWS,), "i4", fillvalue=5)
-    columns = child_main.open_hdf5(str(path), most_bytes=1 << 20).schema
+    columns = child_hdf5.open_hdf5(str(path), most_bytes=1 << 20).schema
     in_place = {column.name for column in columns if column.type == "null"}
     assert in_place == {"plain", "flag", "pixels"}
     row = store(read(path))[6]
@@ -189,11 +189,11 @@ def test_a_header_that_promises_too_much_is_refused(path: Path) -> None:
 
 
 def test_chunks_too_large_to_hold_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_main, "MAX_CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(child_hdf5, "MAX_CHUNK_BYTES", 1 << 10)
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.zeros(4096, "u1"), chunks=(4096,))
     with pytest.raises(child_main.Refusal, match="chunks of 4096 bytes"):
-        child_main.open_hdf5(str(path), most_bytes=1 << 20)
+        child_hdf5.open_hdf5(str(path), most_bytes=1 << 20)
 
 
 def test_a_text_that_is_not_utf8_is_named(path: Path) -> None:
@@ -242,5 +242,5 @@ def test_without_the_library_the_way_to_get_it_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(child_main.Refusal, match=r"pip install tensorrepo\[hdf5\]") as refused:
-        child_main.open_hdf5(str(path), most_bytes=0)
+        child_hdf5.open_hdf5(str(path), most_bytes=0)
     assert refused.value.error == "UnsupportedError"

@@ -41,6 +41,23 @@ def test_distances_are_encoded_and_expected_alike(of: Numbers, count: int, sprea
     assert native[1] == pytest.approx(stored.size_bytes, rel=0.02, abs=160)
 
 
+@pytest.mark.parametrize("of", KINDS, ids=str)
+@pytest.mark.parametrize("count", [1, 700, 5000, 20_001])
+@pytest.mark.parametrize("spread", [0, 1, 200, 1 << 20])
+def test_layers_are_encoded_alike(of: Numbers, count: int, spread: int) -> None:
+    rng = np.random.default_rng(count + spread)
+    base = rng.integers(0, 1 << of.bits - 1, count, dtype=np.uint64).astype(of.dtype)
+    frame = base + (rng.integers(0, spread + 1, count) // 7 * 300).astype(of.dtype)
+    native = distances.encode_layers(frame, base, of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(distances.BEST), "encode_layers", delta_tokens.Distances.encode_layers)
+        stored = distances.encode_layers(frame, base, of)
+    assert native.tobytes() == stored.tobytes()
+    out = np.empty_like(frame)
+    distances.decode_layers(native, base, of, out)
+    assert np.array_equal(out, frame)
+
+
 @pytest.mark.parametrize("size", [1, 2, 900, 5000, 70_000, 270_001])
 @pytest.mark.parametrize("symbols", [1, 2, 40, 256])
 def test_bytes_are_packed_and_expected_alike(size: int, symbols: int) -> None:

@@ -1,28 +1,32 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
 from tensorrepo.formats.model.layout.pack import (
     BASE,
     DIRECTORY,
     MEMBER,
+    NUMBERS,
     PLANE,
     SECTION,
     THIS_PACK,
+    DirectoryTables,
     MemberRef,
+    MemberRow,
     PackMember,
     Plane,
     StoredFrame,
     align,
     decode_directory,
     decode_footer,
-    encode_directory,
     encode_footer,
     plane_order,
 )
@@ -40,6 +44,37 @@ def two_planes(offsets: tuple[int, int], sizes: tuple[int, int], name: bytes) ->
     planes = zip(offsets, sizes, strict=True)
     return StoredFrame(
         800, name * 32, tuple(Plane(at, size, 1, 8, name * 16) for at, size in planes)
+    )
+
+
+def encode_directory(
+    members: Sequence[PackMember], signatures: Sequence[tuple[int, NDArray[np.uint16]]] = ()
+) -> bytes:
+    """The directory of a pack of these members, and of signatures (member, items)."""
+    tables, items = DirectoryTables(), dict(signatures)
+    for number, member in enumerate(members):
+        for frame in member.frames:
+            tables.add_frame(frame.digest)
+            for one in frame.planes:
+                tables.add_plane(one.offset, one.size_bytes, one.codec, one.xxh3, one.tag)
+        tables.add_member(_row(member), member.params, items.get(number))
+    return tables.encode([base for member in members for base in member.bases])
+
+
+def _row(member: PackMember) -> MemberRow:
+    first, last = member.frames[0], member.frames[-1]
+    return MemberRow(
+        first.planes[0].offset,
+        member.stored_bytes,
+        member.first_frame,
+        len(member.frames),
+        first.size_bytes,
+        last.size_bytes,
+        NUMBERS[member.codec],
+        len(first.planes),
+        member.depth,
+        len(member.bases),
+        len(member.params),
     )
 
 

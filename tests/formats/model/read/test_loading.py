@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from tensorrepo.formats.model.layout.manifest import (
     encode_manifest,
 )
 from tensorrepo.formats.model.layout.placement import decode_placement, encode_placement
+from tensorrepo.formats.model.read.loading import open_tensors
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import write_model
@@ -44,6 +46,16 @@ def tuned(objects: MemoryObjects, **options: Any) -> StoredModel:
 
 def bytes_read(objects: MemoryObjects) -> int:
     return sum(stop - start for _, start, stop in objects.reads)
+
+
+@pytest.mark.parametrize(
+    ("sink", "order"), [(MemoryObjects, "a z large"), (MappedObjects, "large a z")]
+)
+def test_what_is_decoded_here_begins_with_tensors_of_several_frames(sink: Any, order: str) -> None:
+    model = stored({"a": WEIGHTS[0], "large": WEIGHTS, "z": WEIGHTS[1]}, sink())
+    with ThreadPoolExecutor(1) as pool:
+        found = open_tensors(model.packs, model.tensors, model.manifest.type_table(), pool)
+        assert " ".join(key for key, _ in found) == order
 
 
 @pytest.mark.parametrize("sink", SINKS)

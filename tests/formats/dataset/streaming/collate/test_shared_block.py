@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.streaming.collate.process import SharedBlock
+from tensorrepo.formats.dataset.streaming.collate.shared_block import SharedBlock
 
 
 def fill(block: SharedBlock, size: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-from tensorrepo.formats.dataset.streaming.collate.process import BatchFrame, read_frame
+from tensorrepo.formats.dataset.streaming.collate.batch_frame import BatchFrame, read_frame
 from tensorrepo.repo.errors import InvalidInputError
 
 TORCH = [
