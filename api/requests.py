@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from typing import Annotated, Final
+from urllib.parse import quote
 
 from fastapi import Depends, Path, Request
 from starlette.concurrency import run_in_threadpool
@@ -149,11 +150,14 @@ async def access_of(
 
 
 def _renamed_path(request: Request, old: str, new: str) -> str:
-    """Path and query of a request, with another repository's name."""
-    path, query = request.url.path, request.url.query
+    """Path and query of a request, with another repository's name, as a header may say them.
+
+    A path comes decoded: what it has of line ends, of "?" and of letters is escaped once more.
+    """
+    path, query = request.scope["path"], request.url.query
     route: str = request.scope["route"].path
     before = request.scope.get("root_path", "") + route.partition("{repository")[0]
-    moved = f"{before}{new}{path[len(before) + len(old) :]}"
+    moved = quote(f"{before}{new}{path[len(before) + len(old) :]}")
     return f"{moved}?{query}" if query else moved
 
 

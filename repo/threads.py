@@ -33,7 +33,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, RLock, Thread, current_thread
 from time import monotonic, sleep
@@ -353,6 +353,33 @@ class StandingThreads:
                 continue
             shared.help()
             del shared  # a thread that waits keeps nothing alive
+
+
+class ProcessThreadPool(Executor):
+    """A `ThreadPoolExecutor` that a process keeps until it ends; a forked process gets its own.
+
+    The executor itself hands work to threads that a fork does not have, and nobody does it.
+
+    Args:
+        threads: number of functions that run at once.
+        name: name of the threads.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads, self._name = threads, name
+        self._begin()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if self._process != os.getpid():
+            self._begin()
+        return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+    def _begin(self) -> None:
+        self._pool = ThreadPoolExecutor(self._threads, self._name)
+        self._process = os.getpid()
 
 
 class _SharedWork(Generic[S]):

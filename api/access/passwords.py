@@ -165,7 +165,7 @@ class Passwords:
         with self._turns:
             try:
                 return _COSTS.verify(hashed, password)
-            except (VerificationError, InvalidHashError):
+            except (VerificationError, InvalidHashError, UnicodeEncodeError):
                 return False
 
 
@@ -179,7 +179,11 @@ def _counted(source: str, waits: Waits, row: RowMapping | None, now: int) -> dic
 
 def check_password(user: str, password: str) -> str:
     """`password`, when it may be one. Raises InvalidInputError, without repeating it."""
-    if len(password) < MIN_CHARACTERS or len(password.encode()) > MAX_BYTES:
+    try:
+        is_short, is_long = len(password) < MIN_CHARACTERS, len(password.encode()) > MAX_BYTES
+    except UnicodeEncodeError:
+        raise InvalidInputError("a password is text: this one has half a character") from None
+    if is_short or is_long:
         raise InvalidInputError(
             f"a password has {MIN_CHARACTERS} characters or more, and at most {MAX_BYTES} bytes"
         )
@@ -210,4 +214,4 @@ def _place(address: str) -> str:
 
 
 def _source(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()

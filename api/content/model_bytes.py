@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import prod
 from typing import Final
@@ -17,6 +16,7 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.threads import ProcessThreadPool
 
 # Threads that read and decode for all transfers of a process: more than processors only get into
 # each other's way, by a fifth.
@@ -149,8 +149,8 @@ def _row_range(name: str, shape: tuple[int, ...], rows: str | None) -> tuple[int
 
 
 @cache
-def _decoders() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(DECODERS, thread_name_prefix="model-bytes")
+def _decoders() -> ProcessThreadPool:
+    return ProcessThreadPool(DECODERS, "model-bytes")
 
 
 @cache

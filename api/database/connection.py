@@ -79,9 +79,10 @@ class Database:
                 "the service.",
                 transient=True,
             ) from error
-        except (DataError, OverflowError) as error:
+        except (DataError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInputError(
-                "the service cannot keep a text with a NUL in it, nor so large a number: correct it"
+                "the service cannot keep a text with a NUL or half a character in it, nor so large "
+                "a number: correct it"
             ) from error
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ from tensorrepo.api.huggingface.proved_files import checksum_of, is_unchanged
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
+from tensorrepo.api.transfer.quotas import require_room
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
 from tensorrepo.formats.files.models import MADE, keep_made_file
 from tensorrepo.formats.model.layout.manifest import FileEntry, Original
@@ -212,6 +213,8 @@ def _commit_once(hub: HubRepository, branch: str, request: CommitRequest) -> Dig
         files = _Files(hub, before, request)
         stage = _stage_model if hub.name.space == "models" else _stage_files
         try:
+            if size := files.uploaded_bytes():  # else it may be what makes room
+                require_room(hub.access, size, hub.service.settings.repository_bytes)
             with hub.service.spool.encoding:
                 stage(tx, before, files)
         except InvalidInputError:
@@ -296,6 +299,13 @@ class _Files:
             if found is not None:
                 self.spooled.add(large.sha256)
                 yield path, found
+
+    def uploaded_bytes(self) -> int:
+        """What the caller brought takes."""
+        return sum(
+            content.stat().st_size if isinstance(content, Path) else len(content)
+            for _, content in self.uploaded()
+        )
 
     def copied(self) -> Iterator[tuple[str, LargeFile]]:
         """Files that the repository has already, by the path that they get."""

@@ -20,6 +20,7 @@ from tensorrepo.api.mlflow.answers import files_json
 from tensorrepo.api.mlflow.messages import answer, query_of
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.downloads import DownloadResponse
+from tensorrepo.api.transfer.quotas import require_room
 from tensorrepo.repo.errors import UnsupportedError
 
 router: Final = deferred_router(
@@ -61,6 +62,8 @@ async def put_artifact(
         with spool.open("wb") as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
+        size, quota = spool.stat().st_size, service.settings.repository_bytes
+        await run_in_threadpool(require_room, access, size, quota)
         await run_in_threadpool(artifacts.put_artifact, access, place, spool)
     return answer({})
 

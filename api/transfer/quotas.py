@@ -36,16 +36,28 @@ class StoredBytes:
     def total(self) -> int:
         """Bytes; lists the store, so not for the event loop."""
         with self._lock:  # one lists, the others wait for it
-            if self._timer() - self._listed_at >= FRESH_SECONDS:
-                before = self._added
-                self._listed = sum(stored.bytes for stored in self._backend.list(""))
-                self._added -= before
-                self._listed_at = self._timer()
-            return self._listed + self._added
+            return self._total()
+
+    def take(self, size: int, most: int) -> int:
+        """Count `size` bytes if they and what there is are at most `most`; gives what there is."""
+        with self._lock:
+            taken = self._total()
+            if taken + size <= most:
+                self._added += size
+            return taken
 
     def add(self, size: int) -> None:
         """So many bytes were stored by this process."""
-        self._added += size
+        with self._lock:
+            self._added += size
+
+    def _total(self) -> int:
+        if self._timer() - self._listed_at >= FRESH_SECONDS:
+            before = self._added
+            self._listed = sum(stored.bytes for stored in self._backend.list(""))
+            self._added -= before
+            self._listed_at = self._timer()
+        return self._listed + self._added
 
 
 def require_room(access: RepositoryAccess, size: int, quota_bytes: int | None) -> None:
@@ -56,11 +68,9 @@ def require_room(access: RepositoryAccess, size: int, quota_bytes: int | None) -
     """
     if quota_bytes is None:
         return
-    stored = access.served.kept(StoredBytes)
-    taken = stored.total
+    taken = access.served.kept(StoredBytes).take(size, quota_bytes)
     if taken + size > quota_bytes:
         raise TooLargeError(
             f"{access.name} takes {taken:,} bytes and may take {quota_bytes:,}: {size:,} more were "
             "not stored. Remove what nobody needs and collect it, or ask whoever runs this service."
         )
-    stored.add(size)

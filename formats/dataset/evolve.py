@@ -307,5 +307,5 @@ def _given(
     else:
         for part in values:
             piece = coerce_column(column, part, first)
-            yield piece
+            yield piece.copy()  # its owner may fill the memory again, for the next one
             first += piece.rows

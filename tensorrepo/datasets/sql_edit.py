@@ -127,10 +127,24 @@ def row_selection(dataset: StoredDataset, where: Where, most: int | None = None)
     condition = read_condition(str(where), dataset.schema)
     if condition.expression is not None:
         return condition
+    session = DuckSession(_Self(dataset))
+    _require_bools(session, condition.sql)
     few = "" if most is None else f" LIMIT {most}"
-    rows = _one(dataset, row_numbers_query(dataset, "", condition.sql) + few)
+    query = row_numbers_query(dataset, "", condition.sql) + few
+    rows = session.query(query, single=True)
     numbers = (batch.column(0).to_numpy() for batch in rows.batches())
     return replace(condition, rows=bits_of(dataset.rows, numbers))
+
+
+def _require_bools(session: DuckSession, condition: str) -> None:
+    """Raise InvalidInputError for what is no condition: SQL takes any number but 0 for true."""
+    asked = f"SELECT (\n{condition}\n) AS value FROM {SELF} LIMIT 0"  # noqa: S608
+    kind = session.query(asked, single=True).arrow().schema.field(0).type
+    if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        raise InvalidInputError(
+            f"condition {condition!r:.200}: expected true or false for each row, found {kind}. "
+            "Compare it with something, as in `x > 3`"
+        )
 
 
 def fitting_rows(dataset: StoredDataset, where: Where, most: int | None = None) -> Ints:
@@ -160,8 +174,11 @@ def expression_updates(
         for name, sql in mapping("values", values, "expressions").items()
     )
     condition = read_condition(str(where), dataset.schema) if is_condition(where) else None
+    session = DuckSession(_Self(dataset))
+    if condition is not None and condition.expression is None:
+        _require_bools(session, condition.sql)
     query = row_numbers_query(dataset, columns, None if condition is None else condition.sql)
-    answer = _one(dataset, query).arrow()
+    answer = session.query(query, single=True).arrow()
     if condition is None and where is not None:
         named = np.isin(answer.column(0).to_numpy(), find_rows(dataset, where))
         answer = answer.filter(pa.array(named))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final
 
@@ -11,6 +10,7 @@ from tensorrepo.context import Context
 from tensorrepo.formats.files.commit_files import CommitFiles
 from tensorrepo.formats.files.rendered import Renderings
 from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.threads import ProcessThreadPool
 
 _DECODERS: Final = 4
 
@@ -33,5 +33,5 @@ def renderings(machine: Machine) -> Renderings:
 
 
 @cache
-def _decoders() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_DECODERS, thread_name_prefix="model-bytes")
+def _decoders() -> ProcessThreadPool:
+    return ProcessThreadPool(_DECODERS, "model-bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.support.processes.shell import Shell
 
 PRICE = Decimal("1.5")
 DAWN = datetime.fromisoformat("1970-01-01")
+INDIAN = time(1, 2, 3, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 ROWS = [{"a": 1, "text": "x"}, {"a": 2, "text": "é"}, {"a": 3, "text": ""}]
 COLUMNS = {"a": [1, 2, 3], "text": ["x", "é", ""]}
 
@@ -187,6 +188,13 @@ def test_moments_of_numpy_are_kept_in_any_unit(tx: Any, counts: str, expected: A
     assert rows_of(tx.create_dataset("lists", {"v": lists})) == [{"v": [expected, None]}]
 
 
+FITTING: dict[type, list[Any]] = {
+    tr.Timestamp: [DAWN],
+    tr.Duration: [timedelta(1)],
+    tr.Time: [time(1)],
+    tr.List: [[]],
+    tr.Struct: [{"a": None}],
+}
 MIXED = np.ma.MaskedArray([[1.0, 2.0], [3.0, 4.0]], [[False, True], [False, False]])
 
 
@@ -208,6 +216,109 @@ def test_values_of_which_a_part_would_be_lost_are_refused(
 ) -> None:
     with pytest.raises(tr.Error, match=message):
         tx.create_dataset("d", {"v": values})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["x", b"y"], "text and bytes"),
+        ([["x", b"y"]], "found bytes b'y', which JSON cannot say"),
+        ([{"a": b"x"}, {"a": "y"}], "found bytes b'x', which JSON cannot say"),
+        ([[date(2020, 1, 1), DAWN]], "found date datetime.*which JSON cannot say"),
+        ([{"a": DAWN}, {"a": DAWN.replace(tzinfo=UTC)}], "which JSON cannot say"),
+        ([INDIAN], "expected a time of day without a zone"),
+        ([{"a": INDIAN}], "which JSON cannot say"),
+        ([pd.Timestamp(1, unit="ns")], "whole us.*found 1970-01-01T00:00:00.000000001"),
+        ([pd.Timestamp(1, unit="ns", tz="UTC")], "whole us.*found 1970-01-01T00:00:00.000000001"),
+        ([[pd.Timestamp(1, unit="ns")]], "Timestamp"),
+        ([pd.Timedelta(1, unit="ns")], "whole us, found Timedelta"),
+        ([{1: "a", "1": "b"}], "two keys that are '1' in JSON"),
+        ([{"a": [{2: "a", "2": "b"}]}, {}], "two keys that are '2' in JSON"),
+    ],
+)
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_what_arrow_would_take_a_part_of_is_refused(
+    tx: Any, values: list[Any], message: str, of_rows: bool
+) -> None:
+    with pytest.raises(tr.Error, match=message):
+        tx.create_dataset("d", [{"v": value} for value in values] if of_rows else {"v": values})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (tr.Timestamp("us"), pd.Timestamp(1, unit="ns")),
+        (tr.Duration("s"), timedelta(microseconds=1)),
+        (tr.Duration("us"), pd.Timedelta(1, unit="ns")),
+        (tr.Duration("s"), 1.5),
+        (tr.Time("us"), INDIAN),
+        (tr.Time("us"), "12:30:00+05:30"),
+        (tr.Time("s"), time(0, 0, 0, 5)),
+        (tr.List("int8"), [1.5]),
+        (tr.List("float32"), [1.0, 1e300]),
+        (tr.List(tr.Text()), ["x", b"y"]),
+        (tr.List(tr.Date()), [DAWN + timedelta(hours=5)]),
+        (tr.List(tr.Timestamp("s")), [DAWN + timedelta(microseconds=5)]),
+        (tr.Struct({"a": "int64"}), {"a": 1.5}),
+        (tr.Struct({"a": tr.List(tr.Time("us"))}), {"a": [INDIAN]}),
+        (tr.Map(tr.Text(), "int8"), {"a": 2.5}),
+        (tr.Json(), {True: 1, "true": 2}),
+    ],
+)
+def test_a_declared_column_refuses_what_it_would_hold_a_part_of(
+    tx: Any, kind: Any, value: Any
+) -> None:
+    draft = tx.create_dataset("d", columns={"v": kind, "n": "int64"})
+    with pytest.raises(tr.InvalidInputError, match="row 1, column 'v'"):
+        draft.append({"v": [*FITTING.get(type(kind), [{}]), value], "n": [1, 2]})
+
+
+def test_moments_of_several_units_are_those_that_were_given(tx: Any) -> None:
+    far = datetime.fromisoformat("9999-01-01")
+    draft = tx.create_dataset("d", columns={"v": tr.Timestamp("us")})
+    draft.append({"v": [far, np.datetime64(1000, "ns")]})
+    assert [row["v"] for row in rows_of(draft)] == [far, DAWN + timedelta(microseconds=1)]
+    fine = tx.create_dataset("e", columns={"v": tr.Timestamp("ns")})
+    with pytest.raises(tr.InvalidInputError, match=r"row 1, column 'v'.*found 9999-01-01"):
+        fine.append({"v": [np.datetime64(1, "ns"), far]})
+
+
+def test_moments_of_pandas_keep_their_nanoseconds_where_a_column_has_them(tx: Any) -> None:
+    draft = tx.create_dataset("d", columns={"v": tr.Timestamp("ns", "UTC")})
+    draft.append([{"v": pd.Timestamp(1, unit="ns", tz="Asia/Kolkata")}])
+    assert rows_of(draft) == [{"v": pd.Timestamp(1, unit="ns", tz="UTC")}]
+    lists = tx.create_dataset("lists", [{"v": [np.datetime64(1, "ns")]}])
+    assert lists.schema.column("v").type == tr.List(tr.Timestamp("ns"))
+
+
+@pytest.mark.parametrize("given", [pd.Timestamp(0), pd.Timedelta(0)])
+def test_what_pandas_has_for_a_moment_that_is_missing_is_null(tx: Any, given: Any) -> None:
+    for number, data in enumerate([{"v": [given, pd.NaT]}, [{"v": given}, {"v": pd.NaT}]]):
+        draft = tx.create_dataset(f"d{number}", data)
+        draft.append({"v": [pd.NaT]}).append([{"v": pd.NaT}])
+        assert [row["v"] is None for row in rows_of(draft)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (tr.List(tr.Text()), [["x", "y"], [], [None]]),
+        (tr.List(tr.List("int64")), [[[1], [2]], [[]]]),
+        (tr.List(tr.Struct({"a": "int64"})), [[{"a": 1}, {"a": 2}], []]),
+        (tr.Map(tr.Text(), "int64"), [[("a", 1), ("b", 2)]]),
+        (tr.Tensor("int64", (None,)), [[], [1, 2]]),
+        (tr.Json(), [[]]),
+    ],
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_rows_of_lists_are_rows_whatever_lists_hold(
+    tx: Any, kind: Any, values: list[Any], alone: bool
+) -> None:
+    columns = {"v": kind} if alone else {"v": kind, "n": "int64"}
+    draft = tx.create_dataset("d", columns=columns)
+    draft.append({"v": value} if alone else {"v": value, "n": 1} for value in values)
+    found = [row["v"] for row in rows_of(draft)]
+    assert found == (["[]"] if isinstance(kind, tr.Json) else values)
 
 
 @pytest.mark.parametrize("first", [DAWN, DAWN.replace(tzinfo=UTC)])
@@ -246,6 +357,72 @@ def test_zones_that_nobody_knows_are_refused_where_a_column_is_made(tx: Any, zon
         draft.add_column("v", kind, nullable=True)
     for known in ("Europe/Berlin", "UTC", "+05:30"):
         draft.add_column(known[:3].strip("+"), tr.Timestamp("us", known), nullable=True)
+
+
+def filled_again(value: Any, times: int = 3) -> Iterator[dict[str, Any]]:
+    """Rows by one dict, whose value changes in place."""
+    row: dict[str, Any] = {"v": value}
+    for number in range(times):
+        if isinstance(value, dict):
+            value["a"] = number
+        elif value is None:
+            row["v"] = number
+        else:
+            value[0] = number
+        yield row
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int64", None),
+        (tr.Tensor("float64", (2,)), np.zeros(2)),
+        (tr.Tensor("float64", (2,)), np.zeros((2, 3))[:, 0]),
+        (tr.Tensor("float64", (2,)), torch.zeros(2, dtype=torch.float64)),
+        (tr.Tensor("int64", (2,)), [0, 0]),
+        (tr.Bytes(), bytearray(2)),
+        (tr.Struct({"a": "int64"}), {"a": 0}),
+    ],
+)
+def test_what_a_generator_fills_again_is_what_it_gave(
+    tx: Any, kind: Any, value: Any, declared: bool
+) -> None:
+    if declared:
+        draft = tx.create_dataset("d", columns={"v": kind}).append(filled_again(value))
+    else:
+        draft = tx.create_dataset("d", filled_again(value))
+    assert len({repr(row) for row in rows_of(draft)}) == 3
+
+
+MANY = 200_000  # rows: more than one batch of each kind
+
+
+def test_an_array_that_a_function_fills_again_is_what_it_gave(tx: Any) -> None:
+    memory = np.zeros(MANY, np.int64)
+
+    def doubled(batch: pa.RecordBatch) -> Any:
+        np.multiply(batch.column("x"), 2, out=memory[: batch.num_rows])
+        return memory[: batch.num_rows]
+
+    def parts() -> Iterator[Any]:
+        for at in range(0, MANY, 1000):
+            memory[:1000] = np.arange(at, at + 1000)
+            yield memory[:1000]
+
+    def derived(batch: pa.RecordBatch) -> Any:
+        return {"y": doubled(batch)}
+
+    draft = tx.create_dataset("d", {"x": np.arange(MANY)})
+    draft.add_column("made", "int64", values=doubled).add_column("given", "int64", values=parts())
+    draft.update("x >= 0", {"x": doubled})
+    tx.derive("e", "d", derived, version="1", batch=10_000, workers=1)
+    rows = np.arange(MANY)
+    found = pa.Table.from_batches(list(draft.stored.to_batches(["x", "made", "given"])))
+    for name, expected in {"x": rows * 2, "made": rows * 2, "given": rows}.items():
+        assert (found[name].to_numpy() == expected).all()
+    y = pa.Table.from_batches(list(tx.dataset("e").stored.to_batches(["y"])))["y"]
+    assert (y.to_numpy() == rows * 4).all()
 
 
 def test_rows_that_are_masked_as_a_whole_are_null(tx: Any) -> None:

@@ -129,7 +129,7 @@ def _check_count(column: Column, count: int, given: int) -> None:
 
 
 def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> ColumnValues:
-    """What a function gave for some rows, coerced.
+    """What a function gave for some rows, coerced, in memory that it does not write to again.
 
     Raises:
         InvalidInputError: it does not fit, or is not `rows` values.
@@ -145,7 +145,7 @@ def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> Colu
             f"column {column.name!r}: the function gave {counted(found.rows, 'value')} for "
             f"{counted(rows, 'row')}"
         )
-    return found
+    return found.copy()
 
 
 UpdateProgress = Callable[[int, int], None]

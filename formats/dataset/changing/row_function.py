@@ -211,7 +211,11 @@ class FunctionCalls:
             return MadeRows(given.rows, [])
         visible = schema.visible.without_ids()
         pieces = [self._coerced(given, schema, each) for each in self._batches(content, visible)]
-        values = [concat(list(column)) for column in zip(*pieces, strict=True)]
+        # What is one piece may lie in memory that the function fills again when it is called next.
+        values = [
+            concat(list(column)) if len(column) > 1 else column[0].copy()
+            for column in zip(*pieces, strict=True)
+        ]
         count = values[0].rows if values else 0
         if not self.function.explode and count != len(given.rows):
             raise InvalidInputError(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_losses import is_midnight, says_all
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.numpy_moments import whole_units
 from tensorrepo.formats.dataset.schema.python_values import parse_duration
@@ -61,7 +62,8 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
             refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
     _check_keys(column, rows, first_row)
     try:
-        found = _from_arrow(column, pa.array(rows, target), first_row)
+        array = pa.array(rows, target)
+        found = _from_arrow(column, array, first_row) if says_all(rows, target) else None
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         found = None
     return _one_by_one(column, rows, first_row) if found is None else found
@@ -114,14 +116,17 @@ def _strange_key(kind: ColumnType, row: Any) -> Any:
 
 
 def _one_by_one(column: Column, rows: list[Any], first_row: int) -> ColumnValues:
-    """Rows that Arrow does not take together, to name the first that it does not take at all."""
+    """Rows that Arrow does not take together, to name the first that it does not take as it is."""
+    target = arrow_type(column.type)
     for at, row in enumerate(rows):
         try:
-            pa.array([row], arrow_type(column.type))
+            pa.array([row], target)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             refuse_value(
                 column, first_row + at, _wanted(column.type), f"{shown_value(row)} ({error})"
             )
+        if not says_all([row], target):
+            refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
     refuse_value(column, first_row, _wanted(column.type), "values of types that do not mix")
 
 
@@ -147,9 +152,10 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
             if isinstance(found, np.timedelta64) and isinstance(kind, Time | Duration):
                 return _whole_count(found, kind.unit)
             return found
+        case Date() | Duration() if is_nat(row):
+            return None
         case Date() if isinstance(row, datetime):
-            is_day = row.time() == time() and row.tzinfo is None
-            return row.date() if is_day else row.isoformat()
+            return row.date() if is_midnight(row) else row.isoformat()
         case Date() if isinstance(row, np.datetime64):
             return _whole_count(row, "D")
         case Time() | Duration() if isinstance(row, np.timedelta64):
@@ -167,6 +173,11 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
         case List() if isinstance(row, str | bytes):  # in which Arrow sees a list of letters
             raise TypeError("a list, not text")
     return row
+
+
+def is_nat(row: Any) -> bool:
+    """Whether a row is what pandas has in place of a moment or duration that is missing."""
+    return type(row).__name__ == "NaTType"
 
 
 def _parsed_time(text: str) -> time | np.timedelta64:
@@ -231,7 +242,7 @@ def _wanted(kind: ColumnType) -> str:
         case Date():
             return "a date, such as 2026-01-31"
         case Time(unit=unit):
-            return f"a time of day, such as 12:30:00, in whole {unit}"
+            return f"a time of day without a zone, such as 12:30:00, in whole {unit}"
         case Duration(unit=unit):
             return f"a duration in whole {unit}"
         case Decimal(precision=precision, scale=scale):

@@ -32,17 +32,19 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Bools, is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_forms import is_list
+from tensorrepo.formats.dataset.schema.arrow_losses import nanoseconds
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.by_arrow import (
     BY_ARROW,
     check_times,
     coerce_by_arrow,
+    is_nat,
     refuse_value,
     shown_value,
 )
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.python_values import json_form
+from tensorrepo.formats.dataset.schema.python_values import encode_json, json_form
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
@@ -260,7 +262,7 @@ def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any
                 refuse_value(column, first_row + at, classes, repr(row))
         given = [numbers[row] if isinstance(row, str) else row for row in given]
     if isinstance(column.type, Timestamp):
-        given = [_moment(row) for row in given]
+        given = _moments(column, column.type.unit, rows, first_row)
     try:
         array = (
             as_array(given, column.storage.element)
@@ -319,10 +321,34 @@ def _check_labels(column: Column, values: ColumnValues, first_row: int) -> Colum
     return values
 
 
+def _moments(column: Column, unit: str, rows: list[Any], first_row: int) -> list[Any]:
+    """Moments given one by one that are no null, in the column's unit where their own differ.
+
+    Of several units numpy takes the finest, and what that does not hold wraps around.
+    """
+    found = {at: _moment(row) for at, row in enumerate(rows) if row is not None}
+    if len({each.dtype for each in found.values() if isinstance(each, np.datetime64)}) < 2:
+        return list(found.values())
+    for at, each in found.items():
+        if isinstance(each, np.datetime64):
+            found[at] = each.astype(f"M8[{unit}]")
+            if found[at].astype(each.dtype) != each and not np.isnat(each):
+                refuse_value(column, first_row + at, _whole_moment(unit), str(each))
+    return list(found.values())
+
+
+def _whole_moment(unit: str) -> str:
+    return f"a moment in whole {unit}, within 64 bits"
+
+
 def _moment(row: Any) -> Any:
+    if is_nat(row):
+        return np.datetime64("NaT")
     if isinstance(row, datetime):
         plain = row if row.tzinfo is None else row.astimezone(UTC).replace(tzinfo=None)
-        return np.datetime64(plain, "us")
+        return (
+            cast("Any", plain).to_datetime64() if nanoseconds(plain) else np.datetime64(plain, "us")
+        )
     return np.datetime64(row, "D") if isinstance(row, date) else row
 
 
@@ -337,7 +363,7 @@ def _to_moments(
     lost = (moments.astype(array.dtype) != array) & ~missing
     if lost.any():
         row = int(np.flatnonzero(lost)[0])
-        expected = f"a moment in whole {column.type.unit}, within 64 bits"
+        expected = _whole_moment(column.type.unit)
         refuse_value(column, first_row + row, expected, str(array[row]))
     counts = moments.astype(np.int64)
     if not missing.any():
@@ -393,19 +419,9 @@ def _encode_text(row: Any) -> bytes:
     return row.encode()
 
 
-def _plain_json(value: Any) -> Any:
-    """Arrays and numbers of numpy, alone or inside a JSON value."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} {value!r:.60}, which JSON cannot say")
-
-
-_JSON = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_json
-)
 _ENCODERS: dict[type, Any] = {
     Text: _encode_text,
-    Json: lambda row: _JSON.encode(row).encode(),
+    Json: encode_json,
     Link: lambda row: encode_link(as_link(row)),
 }
 _EXPECTED = {

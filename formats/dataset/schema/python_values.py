@@ -6,9 +6,10 @@ moments, times and spans end at microseconds.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, time, timedelta
 from decimal import Decimal
 from functools import cache
@@ -134,6 +135,51 @@ def json_form(value: Any, refused: Callable[[str], Any]) -> Any:
         case date() | time():  # a datetime is a date
             return value.isoformat()
     return value
+
+
+# ------------------------------------------------------------------------------ as JSON
+
+
+def encode_json(value: Any) -> bytes:
+    """A JSON value as it is stored; arrays and numbers of numpy are lists and numbers.
+
+    Raises:
+        TypeError, ValueError: JSON cannot say it, or not all of it: of a dict with the keys 1 and
+            "1", which are one in JSON, one value would be read.
+    """
+    _check_keys(value)
+    return _JSON.encode(value).encode()
+
+
+def _plain_json(value: Any) -> Any:
+    """Arrays and numbers of numpy, alone or inside a JSON value."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r:.60}, which JSON cannot say")
+
+
+_JSON: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_json
+)
+_PLAIN_JSON: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _check_keys(value: Any) -> None:
+    """See that the keys of each dict differ in JSON. Raises ValueError."""
+    if isinstance(value, dict):
+        if any(kind is not str for kind in set(map(type, value))):
+            said = [key if isinstance(key, str) else _JSON.encode(key) for key in value]
+            if len(set(said)) < len(said):
+                alike = next(key for key in said if said.count(key) > 1)
+                raise ValueError(f"two keys that are {alike!r} in JSON")
+        inside: Iterable[Any] = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    else:
+        return
+    if not _PLAIN_JSON.issuperset(map(type, inside)):
+        for each in inside:
+            _check_keys(each)
 
 
 def with_objects(value: Any, kind: pa.DataType) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,19 +20,25 @@ import pyarrow as pa
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.arrow_forms import is_text
+from tensorrepo.formats.dataset.schema.arrow_losses import says_all
 from tensorrepo.formats.dataset.schema.lenient import batch_part
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
     ColumnBatch,
     ColumnLayout,
+    ColumnType,
     Image,
     InputBatch,
     Json,
+    List,
+    Map,
     Schema,
+    Struct,
     Text,
     Values,
 )
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSource, grouped
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.tables.files import adapt
@@ -293,24 +298,7 @@ def _simple(values: list[Any]) -> pa.Array | None:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     unknown = pa.types.is_null(array.type) or pa.types.is_nested(array.type)
-    return None if unknown or _loses(values, array.type) else array
-
-
-def _loses(values: list[Any], arrow: pa.DataType) -> bool:
-    """Whether Arrow takes values for a type that does not hold all that each of them says."""
-    if pa.types.is_date(arrow):  # without the time of day
-        return any(isinstance(value, datetime) for value in values)
-    if pa.types.is_timestamp(arrow) or pa.types.is_duration(arrow):
-        zones = {value.tzinfo is None for value in values if isinstance(value, datetime)}
-        return len(zones) > 1 or any(map(_counts_several, values))
-    return False
-
-
-def _counts_several(value: Any) -> bool:
-    """Whether a moment of numpy's counts several units, such as ten seconds: Arrow takes one."""
-    return (
-        isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[1] > 1
-    )
+    return array if not unknown and says_all(values, array.type, inferred=True) else None
 
 
 def _of_lists(name: str, values: list[Any]) -> _Part | None:
@@ -392,28 +380,59 @@ def _batches(parts: Sequence[_Part]) -> Iterator[ColumnBatch]:
 
 
 def is_row(schema: Schema, given: Mapping[str, Any]) -> bool:
-    """Whether a mapping is one row, and not a batch of columns.
+    """Whether a mapping is one row; where no column can tell, it is a batch of columns."""
+    return bool(told_row(schema, given))
+
+
+def told_row(schema: Schema, given: Mapping[str, Any]) -> bool | None:
+    """Whether a mapping is one row, and not a batch of columns; None where no column can tell.
 
     The value of a scalar column is a number in a row, and an array or list of numbers in a batch.
-    Any column that can tell decides, wherever it stands; where none can, it is a batch.
+    Any column that can tell decides, wherever it stands.
     """
     for column in schema.columns:
         value = given.get(column.name)
         if value is not None and (decided := _is_one(column, value)) is not None:
             return decided
-    return False
+    return None
 
 
 def _is_one(column: Column, value: Any) -> bool | None:
     """Whether `value` is one value of the column; None where it cannot be told."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping | os.PathLike):
         return True
+    if isinstance(column.type, Nested):
+        return _is_one_nested(column.type, value)
     storage = column.storage
     shape = _shape(value)
     if storage.layout is ColumnLayout.BINARY:
         return _is_one_binary(column, shape, _is_bytes(value))
     depth = len(storage.shape)
     return {depth: True, depth + 1: False}.get(len(shape)) if None not in shape else None
+
+
+def _is_one_nested(kind: ColumnType, value: Any) -> bool | None:
+    if not isinstance(value, list | tuple | np.ndarray):
+        return False  # such as an array of Arrow
+    one, many = _may_be(kind, value), _may_be(List(kind), value)
+    return None if one == many else one
+
+
+def _may_be(kind: ColumnType, value: Any) -> bool:
+    """Whether a value may be one of such a type, by the first that each list in it holds."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        value = value.tolist() if value.dtype == np.object_ else value[:1].tolist()
+    match kind:
+        case Struct():
+            return isinstance(value, Mapping)
+        case Map(key=key, value=of) if isinstance(value, list | tuple):
+            first = _first(value)
+            is_pair = isinstance(first, list | tuple) and len(first) == 2
+            return first is None or (is_pair and _may_be(key, first[0]) and _may_be(of, first[1]))
+        case List(value=of):
+            is_many = isinstance(value, list | tuple)
+            return is_many and (_first(value) is None or _may_be(of, _first(value)))
+    return value is None or not isinstance(value, list | tuple | Mapping)
 
 
 def _is_one_binary(column: Column, shape: tuple[int | None, ...], is_bytes: bool) -> bool | None:

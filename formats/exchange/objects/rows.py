@@ -7,17 +7,26 @@ bounded bytes; an iterable of batches or of tables is taken too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
-from tensorrepo.formats.exchange.base import ImportOrigin, OpenedSource, grouped
+from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSource, grouped
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
-from tensorrepo.formats.exchange.objects.columns import is_row, read_columns, with_image_files
+from tensorrepo.formats.exchange.objects.columns import (
+    read_columns,
+    told_row,
+    with_image_files,
+)
 from tensorrepo.formats.exchange.objects.frames import is_frame, read_frame, read_frames
-from tensorrepo.formats.exchange.tables.samples import read_samples, size_of
+from tensorrepo.formats.exchange.tables.samples import (
+    FIRST_SAMPLES,
+    kept_value,
+    read_samples,
+    size_of,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 _ROW_BYTES = 64  # what a row costs beside its values
@@ -59,7 +68,8 @@ def read_rows(
     if schema is not None:
         if first is None:
             return OpenedSource(schema, 0, iter(()), origin)
-        batches = _known(schema, chain([first], items), first, choice)
+        lasts = isinstance(given, list | tuple)
+        batches = _known(schema, chain([first], items), choice, lasts=lasts)
         return OpenedSource(schema, None, batches, origin)
     if first is None:
         raise InvalidInputError(
@@ -75,13 +85,16 @@ def read_rows(
 
 
 def _known(
-    schema: Schema, items: Iterator[Any], first: Any, choice: ColumnChoice
+    schema: Schema, items: Iterator[Any], choice: ColumnChoice, *, lasts: bool
 ) -> Iterator[InputBatch]:
-    if isinstance(first, Mapping) and is_row(schema, first):
-        rows = ((row, _size(row)) for row in items)
+    """Batches of rows, or of batches; what lasts stays as it is when the next item is drawn."""
+    seen: list[Any] = []
+    keep = _as_it_is if lasts else kept_value
+    if _are_rows(schema, items, seen, keep):
+        rows = ((row, _size(row)) for row in map(keep, chain(seen, items)))
         yield from with_image_files(schema, grouped(rows))
         return
-    for number, item in enumerate(items):
+    for number, item in enumerate(chain(seen, items)):
         if is_frame(item):
             yield from read_frame(item, choice=choice, schema=schema).batches
         elif isinstance(item, Mapping):
@@ -90,6 +103,34 @@ def _known(
             yield from with_image_files(schema, iter([item]))
         else:
             raise _refused(number, item)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _are_rows(
+    schema: Schema, items: Iterator[Any], seen: list[Any], keep: Callable[[Any], Any]
+) -> bool:
+    """Whether items are rows, and not batches: the first that can tell decides; `seen` gets them.
+
+    Where all are empty they are rows: as batches they would be nothing.
+    """
+    size_bytes = 0
+    for item in islice(items, FIRST_SAMPLES):
+        seen.append(item)
+        if not isinstance(item, Mapping):
+            return False
+        if (decided := told_row(schema, item)) is not None:
+            return decided
+        if (size_bytes := size_bytes + _size(item)) > BATCH_BYTES:
+            break
+        seen[-1] = keep(item)
+    return all(_is_nothing(value) for row in seen for value in row.values())
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and not value)
 
 
 def _size(row: Any) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.schema.arrow_forms import is_list
+from tensorrepo.formats.dataset.schema.arrow_losses import says_all
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.exchange.child_main import holds_null
@@ -25,7 +26,8 @@ _MOST_FIELDS = 256  # of one struct: more keys are data, not names
 def nested_array(values: Sequence[Any]) -> pa.Array | None:
     """Lists and dicts as Arrow's lists and structs; None: they do not agree, or are neither.
 
-    None of masked arrays too, of which Arrow takes what lies below the masks.
+    None of masked arrays too, of which Arrow takes what lies below the masks, and of values of
+    which Arrow would take a part.
     """
     if any(isinstance(value, np.ma.MaskedArray) for value in values):
         return None
@@ -37,7 +39,7 @@ def nested_array(values: Sequence[Any]) -> pa.Array | None:
         return None
     if _holds_struct(array.type) and not _agrees(values, array.type):
         return None
-    return array
+    return array if says_all(values, array.type, inferred=True) else None
 
 
 def nested_type(values: Sequence[Any], name: str) -> ColumnType | None:

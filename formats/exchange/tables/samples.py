@@ -14,7 +14,7 @@ of Pillow are stored as PNG, without loss.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
@@ -30,7 +30,9 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
+from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.by_arrow import is_nat
 from tensorrepo.formats.dataset.schema.convert import is_exact
 from tensorrepo.formats.dataset.schema.numpy_moments import whole_units
 from tensorrepo.formats.dataset.schema.schema import (
@@ -68,6 +70,7 @@ from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 _VALUE_BYTES: Final = 64  # of an object of Python, beside what it holds
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # never change
 _NUMBERS: Final = frozenset({bool, int, float, complex})
 # Python's objects of which Arrow, and not numpy, knows the type.
 _ARROW_VALUES: Final = (date, time, timedelta, Decimal)
@@ -120,12 +123,15 @@ def plain(value: object, image_format: str) -> Any:
     if isinstance(value, list | tuple):
         if value and _NUMBERS.issuperset(map(type, value)):
             return _joined(list(value))
-        parts = [plain(part, image_format) for part in value]
-        numbers = (isinstance(part, np.ndarray) and not part.ndim for part in parts)
-        return _joined(
-            [part.item() if number else part for part, number in zip(parts, numbers, strict=True)]
-        )
-    return value
+        return _joined([_alone(plain(part, image_format)) for part in value])
+    return None if is_nat(value) else value
+
+
+def _alone(part: Any) -> Any:
+    """A value of a list: a number of numpy, which `plain` makes an array, as one of Python."""
+    if not isinstance(part, np.ndarray) or part.ndim:
+        return part
+    return part[()] if part.dtype.kind in "mM" else part.item()
 
 
 def column_of(name: str, values: Iterable[Any]) -> Column:
@@ -296,7 +302,15 @@ def _joined(parts: list[Any]) -> Any:
             array = np.empty(0, np.object_)
         if array.dtype.kind in "biufc" and is_exact(parts, array):
             return array
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+    return [_listed(part) if isinstance(part, np.ndarray) else part for part in parts]
+
+
+def _listed(array: np.ndarray[Any, Any]) -> list[Any]:
+    """As `tolist`, which makes bare counts of moments and durations of nanoseconds."""
+    if array.dtype.kind not in "mM" or array.dtype in _AS_OBJECTS:
+        found: list[Any] = array.tolist()
+        return found
+    return [_listed(each) if each.ndim else each for each in whole_units(array)]
 
 
 def kind_of(value: Any) -> ColumnType:
@@ -529,8 +543,34 @@ def _iterated(source: _Source) -> Iterator[tuple[int, Any]]:
             return
         except Exception as problem:
             raise source.named(number, problem) from problem
-        yield number, sample
+        yield number, kept_value(sample)
         number += 1
+
+
+def kept_value(value: Any) -> Any:
+    """A value that whoever gave it may change from now on: what generators fill again and again."""
+    kind = type(value)
+    if kind is dict or isinstance(value, Mapping):
+        return {
+            name: each if type(each) in _PLAIN else kept_value(each) for name, each in value.items()
+        }
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list | tuple):
+        return _kept_list(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return value.detach().clone() if is_torch(value) else value
+
+
+def _kept_list(value: list[Any] | tuple[Any, ...]) -> Any:
+    if _PLAIN.issuperset(map(type, value)):
+        return value if isinstance(value, tuple) else list(value)
+    kept = map(kept_value, value)
+    named: Callable[[Iterable[Any]], Any] | None = getattr(value, "_make", None)
+    return (named or (tuple if isinstance(value, tuple) else list))(kept)
 
 
 def _infer(source: _Source, first: Sequence[TorchSample], choice: ColumnChoice) -> Schema:

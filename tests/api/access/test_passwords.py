@@ -149,7 +149,15 @@ def test_a_new_password_signs_everybody_out(passwords: Passwords, parts: Parts) 
         parts.sessions.caller(session)
 
 
-@pytest.mark.parametrize("word", ["", "short", "aaaaaaaaaaaaaaaa", "ann-ann-ann1", "x" * 2000])
+def test_half_a_character_is_no_password(passwords: Passwords) -> None:
+    assert refusal(passwords, "ann", "\ud800") == refusal(passwords, "ann", "wrong")
+    with pytest.raises(InvalidInputError, match="half a character"):
+        passwords.check("\ud800", WORD, HERE)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "short", "aaaaaaaaaaaaaaaa", "ann-ann-ann1", "x" * 2000, "sure and \ud800 long"]
+)
 def test_a_weak_password_is_refused_and_not_repeated(passwords: Passwords, word: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         passwords.set("ann", word)

@@ -82,6 +82,22 @@ def test_every_path_of_an_old_name_leads_to_the_same_of_the_new_one(
     assert (moved.status_code, followed.status_code) == (308, 200)
 
 
+@pytest.mark.parametrize(
+    "letters", ["%0D%0AX-Own%3A%20y", "%3Flimit%3D1%23", "%F0%9F%98%80", "%25"]
+)
+def test_whatever_a_path_holds_a_header_says_where_it_leads(
+    service: RunningService, letters: str
+) -> None:
+    name = f"team/had{abs(hash(letters)) % 10**6}"
+    _made(service, name)
+    with service.client() as client:
+        client.patch(f"{PATH}/{name}", json={"name": f"{name}-new"}).raise_for_status()
+        moved = client.get(f"{PATH}/{name}/-/datasets/{letters}")
+    assert moved.status_code == 308
+    assert moved.headers["Location"] == f"{PATH}/{name}-new/-/datasets/{letters}"
+    assert "X-Own" not in moved.headers
+
+
 def test_clients_follow_to_the_new_name(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

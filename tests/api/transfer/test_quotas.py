@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tensorrepo.api.transfer.quotas import FRESH_SECONDS, StoredBytes
@@ -55,6 +59,64 @@ def test_what_is_stored_counts_until_it_is_full(
         commit_files(remote, {"second.bin": os.urandom(QUOTA_BYTES // 2)})
     there = small.service.directory.open("team/photos").core
     assert files_at(there, tip_of(there)) == files
+
+
+def hugging(client: httpx.Client, size: int) -> httpx.Response:
+    """Commit a file by Hugging Face's API."""
+    made = {"name": "net", "organization": "plain", "type": "model"}
+    client.post("/api/repos/create", json=made)
+    content = base64.b64encode(os.urandom(size)).decode()
+    lines = [
+        {"key": "header", "value": {"summary": "s"}},
+        {"key": "file", "value": {"content": content, "path": "a.bin", "encoding": "base64"}},
+    ]
+    body = "\n".join(map(json.dumps, lines))
+    headers = {"Content-Type": "application/x-ndjson"}
+    return client.post("/api/models/plain/net/commit/main", content=body, headers=headers)
+
+
+def logging(client: httpx.Client, size: int) -> httpx.Response:
+    """Log a file of a run by MLflow's API."""
+    client.post("/api/v1/repositories", json={"name": "plain"})
+    base = "/plain/api/2.0/mlflow"
+    run = client.post(f"{base}/runs/create", json={"experiment_id": "0"}).json()
+    place = run["run"]["info"]["artifact_uri"].partition(":")[2].lstrip("/")
+    place = place.partition("artifacts/")[2] if "artifacts/runs" in place else place
+    return client.put(f"{base}-artifacts/artifacts/{place}/a.bin", content=os.urandom(size))
+
+
+@pytest.mark.parametrize("store", [hugging, logging])
+def test_clients_of_elsewhere_have_the_same_quota(
+    small: RunningService, store: Callable[[httpx.Client, int], httpx.Response]
+) -> None:
+    with small.client() as client:
+        assert store(client, 1000).is_success
+        refused = store(client, QUOTA_BYTES + 1)
+    assert refused.status_code == 413
+    assert "may take 100,000" in refused.text
+
+
+def test_uploads_at_the_same_time_do_not_share_room(small: RunningService) -> None:
+    known = StoredBytes(small.service.directory.open("team/photos"))
+    room = known.total + 15
+    fits: list[bool] = []
+
+    def take(most: int) -> None:
+        fits.append(known.take(10, most) + 10 <= room)
+
+    other = threading.Thread(target=take, args=(room,))
+
+    class Compared(int):
+        """A quota: when somebody compares with it, another one comes."""
+
+        def __ge__(self, taken: int) -> bool:
+            other.start()
+            other.join(0.2)
+            return int(self) >= taken
+
+    take(Compared(room))
+    other.join()
+    assert sorted(fits) == [False, True]
 
 
 def test_what_makes_room_is_not_refused(small: RunningService, remote: RepositoryCore) -> None:

@@ -148,6 +148,24 @@ def test_conditions_that_no_expression_says_are_answered_by_sql(repo: tr.Reposit
     assert _rows(repo, "name") == ["A", "n2", "n3", "n4!", "n6!", "n7", "n8!", "c"]
 
 
+@pytest.mark.parametrize(
+    "condition", ["length(name)", "1", "select 1", "length(name) - 2", "'true'"]
+)
+def test_what_is_neither_true_nor_false_is_no_condition(
+    repo: tr.Repository, condition: str
+) -> None:
+    with repo.transaction() as tx:
+        draft = tx.dataset("pets")
+        for change in (
+            lambda: draft.delete(condition),
+            lambda: draft.update_sql({"label": "label"}, condition),
+            lambda: len(repo.dataset("pets").filter(condition)),
+        ):
+            with pytest.raises(tr.InvalidInputError, match="expected true or false for each row"):
+                change()
+        assert draft.rows == 10
+
+
 def test_a_column_called_row_number_is_no_number_of_rows(repo: tr.Repository) -> None:
     with repo.transaction(message="a name that is taken") as tx:
         draft = tx.dataset("pets").add_column("Row_Number", "int8", default=3)

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 import tensorrepo as tr
 from tensorrepo.filesystem.filesystem import TensorrepoFileSystem
 from tensorrepo.filesystem.urls import FileUrl, parse_url
+from tests.support.processes.forked_python import run_python
 from tests.support.servers.service import RunningService, running_service
 
 ADA = "Ada <ada@example.org>"
@@ -232,6 +233,29 @@ def test_a_filesystem_goes_to_other_processes(filesystem: TensorrepoFileSystem) 
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with running_service(tmp_path_factory.mktemp("service")) as running:
         yield running
+
+
+FORKED = """
+import os, signal, sys, fsspec
+
+def read():
+    with fsspec.open(sys.argv[1], "rb") as file:
+        return len(file.read())
+
+before = read()
+if os.fork() == 0:
+    signal.alarm(60)
+    os._exit(0 if read() == before else 1)
+sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status := os.wait()[1]) else 2)
+"""
+
+
+def test_a_process_that_was_forked_reads_models_too(store: Path) -> None:
+    weights = {"w": np.arange(1_000_000, dtype="f4"), "v": np.ones((200, 100), "f4")}
+    with tr.open(store).transaction(message="Model") as tx:
+        tx.save_model("forked", weights)
+    url = f"tensorrepo://{store}@main/models/forked/model.safetensors"
+    assert run_python("-c", FORKED, url).returncode == 0
 
 
 def test_files_are_read_and_written_through_a_service(
