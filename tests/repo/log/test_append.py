@@ -747,6 +747,8 @@ def test_what_any_other_store_refuses_stays_unknown(tmp_path: Path, error: Error
 class Misunderstood(WrappedBackend):
     """A service whose answer to an append is no JSON."""
 
+    caller = ""
+
     def gathering(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
