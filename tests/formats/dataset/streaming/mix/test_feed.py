@@ -25,6 +25,7 @@ from tests.support.builders.streams import (
     SCHEMA,
     WINDOW,
     MappedObjects,
+    lasting_stream_threads,
     rows_of,
     stream,
     stream_threads,
@@ -47,7 +48,7 @@ def small() -> StoredDataset:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Any:
     yield
-    assert stream_threads() == []
+    assert lasting_stream_threads() == []
 
 
 @pytest.fixture(scope="module")
