@@ -35,22 +35,31 @@ def keep_alive(
 ) -> None:
     """Hold one lease on all that is staged: collection keeps it until the commit, or a release.
 
-    What a long `add` had stored stays in it as well; `root` is that of the one at work. `since` is
-    where the log stood before the first of all these was put.
+    What a long `add` had stored stays in it as well; `root` is that of the one at work. What the
+    staging area says now stays until the next call: who dies before it is written leaves it staged.
+    `since` is where the log stood before the first of all these was put.
     """
     workspace, state = session.here, session.here.state()
     unfinished = {each.root for each in workspace.unfinished().values()}
-    digests = sorted(
-        kept_digests(session, entries)
-        | (unfinished and unfinished & held(session))
-        | ({root} if root is not None else set())
-    )
+    wanted = kept_digests(session, entries) | ({root} if root is not None else set())
+    older = unfinished | _replaced(session, entries)
+    known = older and older & held(session)
+    if len(wanted | known) > 2 * MOST_NAMED:  # a record would not hold it
+        known &= unfinished
+    digests = sorted(wanted | known)
     lease, renewed = own_lease(session) or new_lease(), state.lease_seconds
     renewed_now = hold(session, lease, digests, since, renewed)
     if renewed_now != renewed:
         workspace.write_state(
             msgspec.structs.replace(state, lease=lease, lease_seconds=renewed_now)
         )
+
+
+def _replaced(session: WorkspaceSession, entries: Iterable[Entry | None]) -> set[Digest]:
+    """What is staged, and is not among `entries`."""
+    staged = (one.entry for one in session.here.staging().entries.values())
+    before = {digest for entry in staged for digest in entry_digests(entry)}
+    return before - {digest for entry in entries for digest in entry_digests(entry)}
 
 
 def kept_digests(session: WorkspaceSession, entries: Iterable[Entry | None]) -> set[Digest]:

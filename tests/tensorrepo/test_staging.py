@@ -84,6 +84,36 @@ def test_nor_one_before_the_checkpoint_of_a_long_add_that_went_on(
     assert len(shell.repository().dataset("rows")[:]["rows"]) == 40_000
 
 
+def test_an_add_that_dies_behind_its_lease_takes_nothing_from_what_is_staged(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    notes = shell.folder / "notes.txt"
+    notes.write_text("first")
+    shell("add", "notes.txt", "--file", "notes.txt", "--replace")
+    notes.write_text("second")
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorrepo.workspace.state.Workspace.write_staging", cut_off)
+        assert shell.run("add", "notes.txt", "--file", "notes.txt", "--replace").exit_code == 130
+    core = shell.repository().context.core
+    delete(core, condemn(core))
+    shell("commit", "-m", "What was staged")
+    assert shell("cat", "files/notes.txt") == "first"
+
+
+def test_a_lease_lets_go_of_what_was_staged_before_with_the_next_change(shell: Shell) -> None:
+    def kept() -> int:
+        (lease,) = shell.repository().context.core.log.refresh().state.leases.values()
+        return len(lease.keep)
+
+    for text in ("first", "second", "third"):
+        (shell.folder / "notes.txt").write_text(text)
+        shell("add", "notes.txt", "--file", "notes.txt", "--replace")
+        assert kept() == (1 if text == "first" else 2)
+
+
 def test_models_that_are_added_before_a_commit_share_what_they_can(models: Shell) -> None:
     models("add", "one.safetensors", "--model", "one")
     assert (
