@@ -12,7 +12,7 @@
 enum {
     WORD = 64,
     SIXTEEN = 16,
-    SIXTEEN_ROOM = 80, /* bytes that 16 numbers may take, and words */
+    SIXTEEN_ROOM = 144, /* bytes: two words for each two numbers, whatever their tokens say, and one */
     FEW_FAR = BLOCK / 16,
 };
 
@@ -109,7 +109,7 @@ WIDE INLINE void write_eight(const U32 *moved, const uint8_t *tokens, writing *t
 WIDE INLINE bool write_block_wide(const uint8_t *frame, const uint8_t *base, const uint8_t *tokens,
                                   size_t count, kind kind, writing *to, size_t room)
 {
-    enum { EIGHT = 8, EIGHT_ROOM = 48 }; /* bytes that eight numbers may take, and words */
+    enum { EIGHT = 8, EIGHT_ROOM = 80 }; /* as SIXTEEN_ROOM */
     U32 moved[BLOCK];
     size_t i = 0;
     short_moved(frame, base, count, kind, moved);
@@ -223,7 +223,7 @@ NEWEST INLINE bool write_block(const uint8_t *frame, const uint8_t *base, const 
 {
     U32 moved[BLOCK];
     size_t i = 0, far = count == BLOCK ? count_far(tokens) : BLOCK;
-    if (far <= FEW_FAR && room - to->used >= far * sizeof *moved + SLACK) {
+    if (far <= FEW_FAR && room - to->used >= far * sizeof to->waiting + SLACK) {
         write_few(frame, base, tokens, kind, to);
         return true;
     }
