@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import CollectedError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit, walk
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, EnvelopeReader, Kind, ObjectLink
@@ -99,8 +99,13 @@ class EitherSource:
             return self._near.get(digest)
         try:
             return self._far.get(digest)
-        except NotFoundError:
+        except NotFoundError as error:
+            taken = error if isinstance(error, CollectedError) else None
+        try:
             return self._near.get(digest)
+        except NotFoundError as error:
+            # Who is told that it was collected looks at the refs again, and begins anew.
+            raise taken or error from None
 
 
 def missing_commits(

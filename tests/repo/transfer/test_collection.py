@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tensorrepo.repo.backends.base import Uploads
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
@@ -22,6 +24,7 @@ from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer import receive
+from tensorrepo.repo.transfer.difference import missing_commits
 from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
@@ -61,6 +64,29 @@ def test_what_a_collection_takes_between_copy_and_record_is_stored_again(
     target = open_repository(Collected(new_repository().backend), drivers={})
     push(here, target, ["main"], options)
     assert files_at(target, tip_of(target)) == FILES
+    verify(target.backend)
+
+
+def test_a_push_begins_anew_where_another_branch_was_dropped_and_collected_meanwhile(
+    options: TransferOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other, target = new_repository(LocalBackend(tmp_path)), new_repository(), new_repository()
+    commit_files(here, FILES)
+    commit_files(other, {"files/c": b"of somebody else"})
+    push(other, target, ["main:other"], options)
+    looked: list[int] = []
+
+    def drops_first(*words: Any) -> Any:
+        looked.append(1)
+        if len(looked) == 1:
+            there = open_repository(target.backend, drivers={})
+            dropped = refs.delete_ref(there, "heads/other", actor=ADA)
+            delete(there, condemn(there, release=[dropped]))
+        return missing_commits(*words)
+
+    monkeypatch.setattr(receive, "missing_commits", drops_first)
+    push(here, open_repository(target.backend, drivers={}), ["main"], options)
+    assert len(looked) == 2
     verify(target.backend)
 
 
