@@ -68,7 +68,7 @@ def verify_model(
         except (CorruptError, NotFoundError) as error:
             faults.append(str(error))
     return VerificationReport(
-        len(model.tensors), len(model.files) + len(model.originals), done, tuple(faults)
+        len(model.tensors), len(model.files) + len(model.originals), done, (*dict.fromkeys(faults),)
     )
 
 

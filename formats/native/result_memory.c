@@ -3,8 +3,8 @@
  * A room belongs to whoever looks at it: arrays and tensors made of it keep it, each one its own. Once
  * nobody does, it waits for the next result of its size. Of what waits the system may take the pages
  * (MADV_FREE), but for the newest: to be written again costs such pages, too. Of too much the oldest is
- * given back. Rooms are mapped alone, so that none keeps
- * another's memory, and large ones lie where huge pages do.
+ * given back. Rooms are mapped alone, so that none keeps another's memory, and large ones lie where
+ * huge pages do.
  *
  * The interpreter lock guards what waits. Only what Python 3.11's limited API has is used.
  */
