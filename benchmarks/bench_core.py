@@ -32,8 +32,9 @@ from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
 from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.hashing.digests import object_digest
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object, stored_form
 from tensorrepo.repo.objects.incarnations import object_key

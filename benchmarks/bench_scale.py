@@ -42,10 +42,11 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.hashing.digests import object_digest
 from tensorrepo.repo.history.commits import Commit, encode_commit, read_commit, walk
 from tensorrepo.repo.history.tree_pages import Page, encode_root
 from tensorrepo.repo.history.trees import Entry, file_entry, root_links
-from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object, stored_form

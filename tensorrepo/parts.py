@@ -42,8 +42,8 @@ from tensorrepo.repo.changes.leases import close_leases, open_lease
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repository import Repository

@@ -33,7 +33,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import Digest, streamed_digest
+from tensorrepo.repo.hashing.digests import streamed_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     ZSTD_MAGIC,

@@ -46,7 +46,8 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.threads import ordered_map

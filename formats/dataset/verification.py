@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects.envelope import ObjectLink
 
 _SUMS = 2  # place of the row sums among the buffers of a page

@@ -38,7 +38,8 @@ from tensorrepo.formats.dataset.writing.fragment_write import (
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 BUDGET_BYTES = 256 << 20

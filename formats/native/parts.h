@@ -13,7 +13,6 @@
 #define PART __attribute__((visibility("hidden")))
 
 /* What `_kernels` is made of. */
-PART int add_digests(PyObject *module);
 PART int add_files(PyObject *module);
 PART int add_jpeg_header(PyObject *module);
 PART int add_number_spans(PyObject *module);

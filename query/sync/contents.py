@@ -60,8 +60,9 @@ from tensorrepo.query.sync.loader import (
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.hashing.digests import record_digest
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 

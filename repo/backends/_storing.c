@@ -1,8 +1,10 @@
-/* Small files stored by one call: written, synced, named, and the folders of their names synced.
+/* Small files stored by one call: written, synced, named, and the folders of their names synced. And
+ * the parts of a large file written by one call.
  *
- * A group of commits stores a dozen files by some hundred calls of the system. Around each of them
- * a thread of Python gives the interpreter away, and waits for it once more: here it does so once.
- * The steps are those of disk.py beside this, in the same order and for the same reasons.
+ * A group of commits stores a dozen files by some hundred calls of the system, a file of 64 MiB takes
+ * 256 of them. Around each of them a thread of Python gives the interpreter away, and waits for it
+ * once more: here it does so once. The steps are those of disk.py beside this, in the same order and
+ * for the same reasons.
  *
  * Only what Python 3.11's limited API and Linux have is used. Where there are no files without a
  * name (O_TMPFILE) the caller never asks.
@@ -22,12 +24,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum {
     FOLDER = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, /* a link is never followed */
     MOST_THREADS = 8, /* syncs that wait at once share the drive's answer */
     SYNCS_EACH = 4,   /* a thread for fewer costs more than it saves */
+    MOST_PARTS = 1024,           /* IOV_MAX */
+    UNINTERRUPTED_BYTES = 64 << 20, /* are written before Ctrl-C is asked for */
 };
 
 /* Steps, as disk.py has them by these numbers. LOOK changes nothing, and is not written down. */
@@ -357,8 +362,95 @@ static PyObject *store(PyObject *Py_UNUSED(module), PyObject *arguments)
     return answer;
 }
 
+/* ------------------------------------------------------------------ a large file */
+
+typedef struct {
+    struct iovec *parts; /* what is left of them */
+    int count, next;
+    size_t written, piece_bytes;
+} large;
+
+/* One call of the system, for what lies before the next multiple of `piece_bytes` in the file. */
+static bool write_piece(int fd, large *file)
+{
+    struct iovec batch[MOST_PARTS];
+    size_t room = file->piece_bytes - file->written % file->piece_bytes;
+    int taken = 0;
+    for (int at = file->next; at < file->count && taken < MOST_PARTS && room; at++, taken++) {
+        batch[taken] = file->parts[at];
+        if (batch[taken].iov_len > room)
+            batch[taken].iov_len = room;
+        room -= batch[taken].iov_len;
+    }
+    ssize_t done = writev(fd, batch, taken);
+    if (done < 0)
+        return errno == EINTR;
+    file->written += (size_t)done;
+    while (file->next < file->count) {
+        struct iovec *part = &file->parts[file->next];
+        size_t here = (size_t)done < part->iov_len ? (size_t)done : part->iov_len;
+        part->iov_base = (char *)part->iov_base + here;
+        part->iov_len -= here;
+        done -= (ssize_t)here;
+        if (part->iov_len)
+            break;
+        file->next++;
+    }
+    return true;
+}
+
+/* Whether all is written; an error of Python where it is not. */
+static bool write_pieces(int fd, large *file)
+{
+    while (file->next < file->count) {
+        size_t pause = file->written + UNINTERRUPTED_BYTES;
+        bool fine = true;
+        Py_BEGIN_ALLOW_THREADS
+        while (fine && file->next < file->count && file->written < pause)
+            fine = write_piece(fd, file);
+        Py_END_ALLOW_THREADS
+        if (!fine)
+            PyErr_SetFromErrno(PyExc_OSError);
+        if (!fine || PyErr_CheckSignals())
+            return false;
+    }
+    return true;
+}
+
+/* write(fd, parts, bytes of a piece): all parts, one after the other, into a file that is new. */
+static PyObject *write_parts(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int fd;
+    PyObject *list;
+    Py_ssize_t piece_bytes, ready = 0;
+    if (!PyArg_ParseTuple(arguments, "iO!n", &fd, &PyList_Type, &list, &piece_bytes))
+        return NULL;
+    Py_ssize_t count = PyList_Size(list);
+    if (piece_bytes < 1 || count > INT_MAX)
+        return PyErr_Format(PyExc_ValueError, "%zd parts in pieces of %zd", count, piece_bytes);
+    Py_buffer *buffers = calloc((size_t)count + 1, sizeof *buffers);
+    struct iovec *parts = calloc((size_t)count + 1, sizeof *parts);
+    bool fine = buffers && parts;
+    if (!fine)
+        PyErr_NoMemory();
+    for (; fine && ready < count; ready += fine) {
+        fine = !PyObject_GetBuffer(PyList_GetItem(list, ready), &buffers[ready], PyBUF_SIMPLE);
+        parts[ready] = (struct iovec){buffers[ready].buf, (size_t)buffers[ready].len};
+    }
+    large file = {.parts = parts, .count = (int)count, .piece_bytes = (size_t)piece_bytes};
+    fine = fine && write_pieces(fd, &file);
+    while (ready)
+        PyBuffer_Release(&buffers[--ready]);
+    free(buffers);
+    free(parts);
+    if (!fine)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef METHODS[] = {
     {"store", store, METH_VARARGS, NULL},
+    {"write", write_parts, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,3 +1,5 @@
+from tensorrepo.repo.ids import Buffer
+
 def store(
     root: bytes,
     temporary: str,
@@ -7,3 +9,4 @@ def store(
     steps: bytearray = ...,
     /,
 ) -> tuple[bytes, int, int, int]: ...
+def write(fd: int, parts: list[Buffer], piece_bytes: int, /) -> None: ...

@@ -24,7 +24,7 @@ from typing import Final, Literal, Protocol, Self, runtime_checkable
 from tensorrepo.repo.backends.small_files import SmallFiles
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
-from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer, byte_view
 from tensorrepo.repo.threads import Flights, Waiting
 
 
@@ -533,7 +533,7 @@ def check_prefix(prefix: str) -> str:
 
 def byte_views(parts: Sequence[Buffer]) -> list[memoryview]:
     """The parts that hold anything, as flat bytes; nothing is copied."""
-    return [view for view in (memoryview(part).cast("B") for part in parts) if view.nbytes]
+    return [view for view in map(byte_view, parts) if view.nbytes]
 
 
 def check_length(where: str, start: int, stop: int, found_bytes: int) -> None:

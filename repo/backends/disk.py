@@ -154,11 +154,17 @@ class Disk:
                 size_bytes = sum(part.nbytes for part in parts)
                 if self._reserves and size_bytes >= LARGE_BYTES:
                     os.posix_fallocate(staged.fd, 0, size_bytes)
-                _write(staged.fd, parts)
+                self._write(staged.fd, parts, size_bytes)
             except BaseException:
                 self.discard(staged)
                 raise
         return staged
+
+    def _write(self, fd: int, parts: Sequence[memoryview], size_bytes: int) -> None:
+        if self._calls_c and size_bytes > _WRITE_BYTES:
+            _storing.write(fd, list(parts), _WRITE_BYTES)
+        else:
+            _write(fd, parts)
 
     def reopen(self, name: str) -> StagedFile:
         """A file of `TEMPORARY` that is whole."""
@@ -261,7 +267,11 @@ class Disk:
 
     @property
     def _stores_together(self) -> bool:
-        return _storing is not None and self._makes_unnamed is True and self._link is os.link
+        return self._calls_c and self._makes_unnamed is True
+
+    @property
+    def _calls_c(self) -> bool:
+        return _storing is not None and self._link is os.link
 
     def _store_together(
         self,

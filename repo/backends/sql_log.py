@@ -44,7 +44,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import Buffer, record_digest
+from tensorrepo.repo.hashing.digests import record_digest
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.typed_decoding import from_json
 
 T = TypeVar("T")

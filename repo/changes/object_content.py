@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from tensorrepo.repo.changes.gc_marks import PACKED, RawLink, StoredRow
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Digest, has_digest, streamed_digest
+from tensorrepo.repo.hashing.digests import has_digest, streamed_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     LEAF_FLAG,

@@ -11,7 +11,7 @@ from typing import Final
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError, StorageError
-from tensorrepo.repo.ids import streamed_digest
+from tensorrepo.repo.hashing.digests import streamed_digest
 
 QUARANTINE: Final = "quarantine/"
 PIECE_BYTES: Final = 64 << 20  # of one key: what is held in memory at once

@@ -33,7 +33,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import record_digest, state_digest
+from tensorrepo.repo.hashing.digests import record_digest, state_digest
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, LogSlot, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip

@@ -16,7 +16,8 @@ from typing import Final, TypeGuard
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error
-from tensorrepo.repo.ids import Digest, state_digest
+from tensorrepo.repo.hashing.digests import state_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_slots import (
     CHECKPOINT_PREFIX,
     MAX_GENERATION,

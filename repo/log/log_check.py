@@ -19,7 +19,8 @@ from typing import Final
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, RepositoryRewound, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes, record_digest, state_digest
+from tensorrepo.repo.hashing.digests import record_digest, state_digest
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes
 from tensorrepo.repo.log.checkpoints import decode_hint, load_base
 from tensorrepo.repo.log.log_slots import (
     CHECKPOINT_PREFIX,

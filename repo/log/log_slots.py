@@ -20,7 +20,8 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.sql_log import LOG_PREFIX, SqlLogBackend
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
-from tensorrepo.repo.ids import Digest, content_tag, record_digest
+from tensorrepo.repo.hashing.digests import content_tag, record_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.threads import ordered_map

@@ -39,7 +39,8 @@ from tensorrepo.repo.backends.base import (
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
-from tensorrepo.repo.ids import Digest, record_digest, state_digest
+from tensorrepo.repo.hashing.digests import record_digest, state_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.checkpoints import (
     MAX_PREFETCH,

@@ -25,7 +25,8 @@ from msgspec import Meta, Struct
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
+from tensorrepo.repo.hashing.digests import content_tag, record_digest
+from tensorrepo.repo.ids import Buffer, Digest
 
 _Name = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 
 from tensorrepo.repo.backends.base import overwrite_durably
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.hashing.digests import record_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import StorageError
-from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.hashing.digests import record_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import is_txn
 
 _NOTE = re.compile(r"(.+)\.([1-9][0-9]{0,18})")

@@ -30,15 +30,8 @@ import zstandard
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tensorrepo.repo.ids import (
-    Buffer,
-    Digest,
-    content_tag,
-    digest_bytes,
-    digest_from_bytes,
-    object_digest,
-    record_digest,
-)
+from tensorrepo.repo.hashing.digests import content_tag, object_digest, record_digest
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.log.log_slots import LogSlot, LogSlots, segment_key
 from tensorrepo.repo.objects.zstd_frames import claimed_bytes, expand_frame
 

@@ -25,7 +25,8 @@ from msgspec import Meta, Struct
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Buffer, Digest, state_digest
+from tensorrepo.repo.hashing.digests import state_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.branch_rules import (
     KEEP_FEATURE,
     KEEP_KEY,

@@ -12,7 +12,8 @@ from typing import IO, Final
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
+from tensorrepo.repo.hashing.digests import streamed_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.objects.store import ObjectStore

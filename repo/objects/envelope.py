@@ -31,14 +31,8 @@ import zstandard
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import (
-    DIGEST_BYTES,
-    Buffer,
-    Digest,
-    digest_bytes,
-    has_digest,
-    object_digest,
-)
+from tensorrepo.repo.hashing.digests import has_digest, object_digest
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, byte_view, digest_bytes
 from tensorrepo.repo.objects.zstd_frames import expand_frame
 
 MAGIC = b"TRPO"
@@ -281,8 +275,7 @@ def encode_object(
         links: what it refers to, in any order; repeated ones are stored once.
     """
     parts = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
-    # Empty parts are left out: a view with a zero in its shape cannot be cast to bytes.
-    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    views = [view for view in map(byte_view, parts) if view.nbytes]
     payload_bytes = sum(view.nbytes for view in views)
     table = links if isinstance(links, LinkTable) else link_table(links)
     count = len(table.links)

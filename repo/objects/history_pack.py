@@ -27,7 +27,8 @@ import zstandard
 
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, content_tag, digest_bytes
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.cache import LimitedCache
 
 MAGIC: Final = b"TRHP"

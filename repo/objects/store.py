@@ -29,7 +29,8 @@ from tensorrepo.repo.errors import (
     PurgedError,
     StorageError,
 )
-from tensorrepo.repo.ids import Buffer, Digest, content_tag, has_digest
+from tensorrepo.repo.hashing.digests import content_tag, has_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (

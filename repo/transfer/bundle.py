@@ -31,8 +31,9 @@ from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.changes.refs import TAGS
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.hashing.digests import streamed_digest
 from tensorrepo.repo.history.commits import walk
-from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, streamed_digest
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.log.records import canonical_json, parse_canonical
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.cache import LimitedCache

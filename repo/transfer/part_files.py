@@ -22,7 +22,8 @@ from typing import Final
 from tensorrepo.repo.backends.base import PART_PREFIX
 from tensorrepo.repo.backends.disk import explain
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
+from tensorrepo.repo.hashing.digests import streamed_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import HEADER, ObjectLink, decode_header
 from tensorrepo.repo.threads import ordered_map
 

@@ -26,7 +26,8 @@ from tensorrepo.repo.errors import (
     RepositoryRewound,
     StorageError,
 )
-from tensorrepo.repo.ids import Buffer, Digest, record_digest
+from tensorrepo.repo.hashing.digests import record_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.log_check import (
     CHECKPOINT,
     MARKER,

@@ -17,7 +17,8 @@ from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.repo.changes.leases import open_lease
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import open_source

@@ -40,7 +40,8 @@ from tensorrepo.formats.exchange.base import OpenedSource, SourceObject
 from tensorrepo.formats.exchange.remote import RemotePlace
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 
 _TABLE: Final = Schema(

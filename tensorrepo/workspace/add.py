@@ -30,8 +30,9 @@ from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.remote import RemotePlace
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter

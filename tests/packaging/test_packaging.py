@@ -52,7 +52,7 @@ print(json.dumps({"files": files, "loaded": sorted(sys.modules)}))
 
 SPAWN = """
 import multiprocessing
-from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.hashing.digests import object_digest
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -69,6 +69,7 @@ NAMES = (
     "repo.backends._reading",
     "repo.backends._storing",
     "repo.changes._following",
+    "repo.hashing._hashing",
 )
 LAYER_FILES = {
     path.relative_to(ROOT).as_posix()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import CheckedSpan, Kind, ObjectLink, read_spans
 from tensorrepo.repo.objects.store import ObjectStore

@@ -44,7 +44,8 @@ from tensorrepo.formats.dataset.schema.types import (
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
-from tensorrepo.repo.ids import Buffer, Digest, plain_hasher
+from tensorrepo.repo.hashing.digests import plain_hasher
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges

@@ -48,7 +48,7 @@ from tensorrepo.formats.dataset.schema.values import (
 from tensorrepo.formats.native.row_sums import BEST
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag, content_tags
 
 IN_BANDS: Final = "bands"  # a wish: pictures as scans in bands, where some can be
 PageCodec = CodecChoice | Literal["bands"]
@@ -260,9 +260,10 @@ def _plain_pages(drafts: Sequence[_Draft], row_bytes: int) -> list[EncodedPage]:
     entries["rows"] = [draft.values.rows for draft in drafts]
     entries["raw_bytes"] = entries["stored_bytes"] = [room.nbytes for room in rooms]
     entries["checksum"], entries["flags"] = checksums, HAS_ROW_SUMS
+    tags = content_tags([room.data for room in rooms])
     # Rows that have sums are no scalars, whose range an entry would tell.
     return [
-        EncodedPage(room, entries[at : at + 1].reshape(()), content_tag(room.data))
+        EncodedPage(room, entries[at : at + 1].reshape(()), tags[at])
         for at, room in enumerate(rooms)
     ]
 

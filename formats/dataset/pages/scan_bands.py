@@ -28,7 +28,7 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.values import BinaryValues, offsets_of
 from tensorrepo.formats.images.progressive import BANDS, PictureKind, arranged, joined, preview
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.threads import ordered_map
 
 SCANS: Final = 4  # the number among codecs

@@ -48,7 +48,8 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES
 
 MAX_WASTE = 0.3  # of the bytes of the tiles touched

@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.formats.dataset.schema.values import TiledValues, valid_rows
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 
 # Where one tile lies and what proves it; in memory as on disk.
 TILE = np.dtype(

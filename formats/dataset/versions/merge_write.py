@@ -72,7 +72,8 @@ from tensorrepo.formats.dataset.writing.column_write import (
 )
 from tensorrepo.formats.dataset.writing.fragment_write import writer_threads
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectSink
 
 BUDGET_BYTES = 64 << 20

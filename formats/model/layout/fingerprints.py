@@ -23,7 +23,7 @@ import msgspec
 from blake3 import blake3
 
 from tensorrepo.formats.common.tensors import TensorType
-from tensorrepo.formats.native.digests import BEST
+from tensorrepo.repo.hashing.hasher import BEST
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 
 Fingerprint = NewType("Fingerprint", bytes)

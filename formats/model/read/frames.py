@@ -46,9 +46,9 @@ from tensorrepo.formats.model.read.selection import (
     index_ranges,
     select,
 )
-from tensorrepo.formats.native.digests import BEST
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, UnsupportedError
+from tensorrepo.repo.hashing.hasher import BEST
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, mending
 

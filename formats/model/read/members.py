@@ -35,7 +35,8 @@ from tensorrepo.formats.model.layout.pack import (
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, Error
-from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import (
     CheckedSpan,

@@ -44,14 +44,9 @@ from tensorrepo.formats.model.layout.placement import (
     Placement,
     StoredTensor,
 )
-from tensorrepo.formats.native.digests import BEST
-from tensorrepo.repo.ids import (
-    CONTENT_CONTEXT,
-    Buffer,
-    Digest,
-    content_tag,
-    digest_bytes,
-)
+from tensorrepo.repo.hashing.digests import CONTENT_CONTEXT, content_tag
+from tensorrepo.repo.hashing.hasher import BEST
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 PACK_BYTES: Final = 64 << 20

@@ -13,9 +13,10 @@ from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.metadata.row_ids import row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.history.merge_trees import MergeContext
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest, content_tag
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import sampled

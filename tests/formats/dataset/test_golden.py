@@ -19,7 +19,7 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.hashing.digests import object_digest
 from tensorrepo.repo.objects.envelope import decode_object
 from tests.support.builders.datasets import datasets, same_rows, stored
 from tests.support.builders.objects import MemoryObjects

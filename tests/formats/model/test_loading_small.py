@@ -16,9 +16,9 @@ from tensorrepo.formats.model.read import frames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.base_choice import DeltaOptions
 from tensorrepo.formats.model.write.model_writer import write_model
-from tensorrepo.formats.native.digests import PYTHON
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.hashing.hasher import PYTHON
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter

@@ -88,24 +88,6 @@ def links(steps: list[tuple[str, str]]) -> dict[str, tuple[int, str]]:
     return {key: (at, name) for at, name, key in found}
 
 
-def test_large_files_are_written_in_aligned_pieces_of_256_kib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends, real = [0], os.writev
-
-    def writev(fd: int, parts: list[memoryview]) -> int:
-        ends.append(ends[-1] + real(fd, parts))
-        return ends[-1] - ends[-2]
-
-    monkeypatch.setattr(os, "writev", writev)
-    parts = [bytes([at]) * length for at, length in enumerate((100, 0, 700_001, 786_624, 64, 1))]
-    with LocalBackend(tmp_path).uploads() as uploads:
-        uploads.create("objects/01/a", parts)
-        uploads.finish()
-    assert (tmp_path / "objects/01/a").read_bytes() == b"".join(parts)
-    assert ends == [*range(0, 1_486_790, 256 << 10), 1_486_790]
-
-
 @ways
 @pytest.mark.parametrize("key", FILES)
 def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, key: str, way: str) -> None:

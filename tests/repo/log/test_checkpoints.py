@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.ids import Digest, state_digest
+from tensorrepo.repo.hashing.digests import state_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key, ref_page_key

@@ -20,7 +20,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-from tensorrepo.repo.ids import Digest, record_digest, state_digest
+from tensorrepo.repo.hashing.digests import record_digest, state_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.checkpoints import Hint, decode_hint, encode_hint
 from tensorrepo.repo.log.log_check import LogCheck

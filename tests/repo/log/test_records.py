@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.repo.ids import content_tag, record_digest
+from tensorrepo.repo.hashing.digests import content_tag, record_digest
 from tensorrepo.repo.log.records import (
     MAX_RECORD_BYTES,
     LogRecord,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import Digest, state_digest
+from tensorrepo.repo.hashing.digests import state_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import canonical_json
 from tensorrepo.repo.log.state import (
     FORMAT,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.log.log_slots import LogSlot, segment_key, slot_key
 from tensorrepo.repo.log.reader import Form, RepositoryLog
 from tensorrepo.repo.log.repair import void_slot

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import state_digest
+from tensorrepo.repo.hashing.digests import state_digest
 from tensorrepo.repo.log.records import canonical_json
 from tensorrepo.repo.log.state import Condemnation, Lease, State, decode_state, encode_state
 from tests.support.builders.log import digest

@@ -14,7 +14,7 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import (
     CorruptError,
 )
-from tensorrepo.repo.ids import object_digest
+from tensorrepo.repo.hashing.digests import object_digest
 from tensorrepo.repo.objects import store as store_module
 from tensorrepo.repo.objects.envelope import Kind, encode_object, expand, stored_form, stored_forms
 from tensorrepo.repo.objects.incarnations import object_key

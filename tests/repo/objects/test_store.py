@@ -19,8 +19,9 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects import mapping
 from tensorrepo.repo.objects import store as store_module

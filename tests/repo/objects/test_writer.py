@@ -19,7 +19,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     StorageError,
 )
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects import writer as writer_module
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.incarnations import object_key

@@ -11,7 +11,8 @@ from typing import Any
 from tensorrepo.repo.backends.base import Guarantee, StoredKey, Uploads
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.errors import StorageError
-from tensorrepo.repo.ids import Buffer, Digest, object_digest
+from tensorrepo.repo.hashing.digests import object_digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.append import Appended, append
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.reader import LogView, RepositoryLog

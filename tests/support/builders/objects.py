@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import (
     Envelope,
     Kind,

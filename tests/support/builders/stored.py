@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, object_digest
+from tensorrepo.repo.hashing.digests import object_digest
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.incarnations import GRAVE, object_key

@@ -40,6 +40,7 @@ from tensorrepo.formats.runs.metrics import decode_points
 from tensorrepo.formats.runs.run_record import decode_run
 from tensorrepo.repo.backends.service_format import MessageHead, decode_message, encode_message
 from tensorrepo.repo.errors import Error
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.history.commits import decode_commit
 from tensorrepo.repo.history.composing import (
     WantedCommit,
@@ -49,7 +50,7 @@ from tensorrepo.repo.history.composing import (
 )
 from tensorrepo.repo.history.tree_pages import decode_page
 from tensorrepo.repo.history.tree_pages import decode_root as decode_tree_root
-from tensorrepo.repo.ids import Digest, content_tag, digest_from_bytes
+from tensorrepo.repo.ids import Digest, digest_from_bytes
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.records import MAX_RECORD_BYTES, decode_record, decode_ref_updates
 from tensorrepo.repo.log.segments import decode_segment

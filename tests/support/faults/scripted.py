@@ -9,7 +9,7 @@ from threading import Lock
 
 from tensorrepo.formats.dataset.streaming.load.requests import PagePiece
 from tensorrepo.repo.errors import CorruptError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 PIECE = 1 << 10

@@ -12,8 +12,8 @@ from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TYPES, ArrayTensor, tensor_of
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.formats.model.write.model_writer import write_model
+from tensorrepo.repo.hashing.digests import object_digest
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import object_digest
 from tensorrepo.repo.objects.envelope import Kind, decode_object
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.models import noise

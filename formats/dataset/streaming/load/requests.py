@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.hashing.digests import content_tag
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.ranges import GAP_BYTES, join_ranges
 

@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Image, Scala
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues
 from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tests.support.builders.datasets import TYPES, equal, value
 from tests.support.faults.damage import places
 

@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.pages.tiles import (
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import TiledValues, concat_tiled, offsets_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 
 STORAGE = Storage(ColumnLayout.TILED, "int16", (None, 5), (2, 3))
 SHAPES = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)

@@ -16,7 +16,7 @@ from tensorrepo.formats.dataset.streaming.load.requests import PagePiece, PieceR
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied, StorageError
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.load.requests import JOINED_BYTES, PagePiece, spans
-from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.hashing.digests import content_tag
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 KIB = 1 << 10

@@ -1,6 +1,10 @@
-"""Many frames hashed, verified and copied at once: in C and in Python, with identical results."""
+"""Many frames hashed, verified and copied at once, and parts joined: in C and in Python, with
+identical results.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,10 +12,9 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.native.digests import NATIVE, PYTHON, FrameHasher
-from tensorrepo.formats.native.extensions import why_not_native
+from tensorrepo.repo.hashing.hasher import NATIVE, PYTHON, Hasher
 
-needs_native = pytest.mark.skipif(NATIVE is None, reason=f"not built: {why_not_native}")
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no compiler when this was installed")
 EVERY = pytest.mark.parametrize(
     "checker",
     [
@@ -38,7 +41,7 @@ def digests_of(frames: list[bytes]) -> bytes:
 @EVERY
 @pytest.mark.parametrize("sizes", [[], SIZES, SIZES[::-1], LARGE, [3000] * 700], ids=len)
 def test_frames_that_are_what_their_digests_say_are_copied(
-    checker: FrameHasher, sizes: list[int]
+    checker: Hasher, sizes: list[int]
 ) -> None:
     frames = frames_of(sizes)
     rooms = [memoryview(bytearray(size)) for size in sizes]
@@ -49,9 +52,7 @@ def test_frames_that_are_what_their_digests_say_are_copied(
 
 @EVERY
 @pytest.mark.parametrize("sizes", [[], SIZES, LARGE, [32 << 10], [65 << 10], [3000] * 700], ids=len)
-def test_digests_of_frames_are_those_of_their_copies(
-    checker: FrameHasher, sizes: list[int]
-) -> None:
+def test_digests_of_frames_are_those_of_their_copies(checker: Hasher, sizes: list[int]) -> None:
     frames = frames_of(sizes)
     rooms = [memoryview(bytearray(size)) for size in sizes]
     assert b"".join(checker.digests(CONTEXT, frames)) == digests_of(frames)
@@ -64,7 +65,7 @@ def test_digests_of_frames_are_those_of_their_copies(
     st.lists(st.integers(0, 9000), min_size=1, max_size=40), st.integers(0, 39), st.integers(0, 31)
 )
 def test_the_first_frame_that_is_another_is_found(
-    checker: FrameHasher, sizes: list[int], which: int, byte: int
+    checker: Hasher, sizes: list[int], which: int, byte: int
 ) -> None:
     frames = frames_of(sizes)
     digests = bytearray(digests_of(frames))
@@ -75,7 +76,7 @@ def test_the_first_frame_that_is_another_is_found(
 
 @EVERY
 @pytest.mark.parametrize("at", [0, 1023, 1024, 20_000, 33_333])
-def test_no_flipped_bit_goes_unnoticed(checker: FrameHasher, at: int) -> None:
+def test_no_flipped_bit_goes_unnoticed(checker: Hasher, at: int) -> None:
     frames = frames_of([100, 33_334])
     digests = digests_of(frames)
     damaged = bytearray(frames[1])
@@ -84,7 +85,7 @@ def test_no_flipped_bit_goes_unnoticed(checker: FrameHasher, at: int) -> None:
 
 
 @EVERY
-def test_arrays_of_any_shape_are_their_bytes(checker: FrameHasher) -> None:
+def test_arrays_of_any_shape_are_their_bytes(checker: Hasher) -> None:
     frame = np.arange(3000.0).reshape(30, 100)
     room = np.zeros((30, 100))
     digests = blake3(frame.tobytes(), derive_key_context=CONTEXT).digest()
@@ -93,7 +94,7 @@ def test_arrays_of_any_shape_are_their_bytes(checker: FrameHasher) -> None:
 
 
 @EVERY
-def test_sizes_that_contradict_each_other_are_refused(checker: FrameHasher) -> None:
+def test_sizes_that_contradict_each_other_are_refused(checker: Hasher) -> None:
     frames = frames_of([100, 200])
     digests = digests_of(frames)
     with pytest.raises(ValueError, match="do not fit"):
@@ -104,3 +105,41 @@ def test_sizes_that_contradict_each_other_are_refused(checker: FrameHasher) -> N
         checker.digests(CONTEXT, frames, [memoryview(bytearray(100))] * 2)
     with pytest.raises(ValueError, match="do not fit"):
         checker.check(CONTEXT, frames, [memoryview(bytearray(100))], digests)
+
+
+# A part of a tree has 1 MiB; 32 KiB are hashed side by side.
+JOINED = [*SIZES, 32 << 10, (32 << 10) + 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 33_000, 4 << 20]
+
+
+@EVERY
+@pytest.mark.parametrize("size", JOINED)
+def test_parts_have_the_digest_of_their_bytes_wherever_they_are_cut(
+    checker: Hasher, size: int
+) -> None:
+    rng = np.random.default_rng(size)
+    data = rng.bytes(size)
+    expected = blake3(data, derive_key_context=CONTEXT).digest()
+    for count in (0, 1, 3, 50):
+        cuts = [0, *sorted(rng.integers(0, size + 1, count).tolist()), size]
+        parts = [data[start:stop] for start, stop in pairwise(cuts)]
+        assert checker.joined(CONTEXT, parts) == expected, cuts
+
+
+@EVERY
+def test_no_parts_and_empty_ones_of_any_shape_are_no_bytes(checker: Hasher) -> None:
+    nothing = blake3(b"", derive_key_context=CONTEXT).digest()
+    assert checker.joined(CONTEXT, []) == nothing
+    assert checker.joined(CONTEXT, [b"", memoryview(np.zeros((0, 3)))]) == nothing
+    rows = np.arange(30.0).reshape(5, 6)
+    parts = [b"", memoryview(rows[:2]), memoryview(np.zeros((0, 3))), memoryview(rows[2:]), b""]
+    assert (
+        checker.joined(CONTEXT, parts)
+        == blake3(rows.tobytes(), derive_key_context=CONTEXT).digest()
+    )
+
+
+@EVERY
+def test_what_is_not_contiguous_is_refused(checker: Hasher) -> None:
+    rows = memoryview(np.arange(30.0).reshape(5, 6)[:, ::2])
+    with pytest.raises((BufferError, TypeError, ValueError)):
+        checker.joined(CONTEXT, [b"x", rows])
