@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import re
 import shutil
 import statistics
@@ -132,15 +133,20 @@ class Skipped(Exception):
 
 
 def take_turns(
-    rounds: int, sides: Mapping[str, Callable[[], float | None]]
+    rounds: int, sides: Mapping[str, Callable[[], float | None]], *, mixed: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of each side, in turns, so that a noisy neighbour hits all of them.
 
     A side that gives a number measured itself (a peer in its own process); else its call is timed.
+    `mixed` turns come in another order each round: after a side that gives back much memory, whose
+    pages a virtual machine's host takes, the next one waits for new ones.
     """
     found: dict[str, list[float]] = {name: [] for name in sides}
+    order, chance = list(sides.items()), random.Random(SEED)
     for _ in range(rounds):
-        for name, side in sides.items():
+        if mixed:
+            chance.shuffle(order)
+        for name, side in order:
             begun = time.perf_counter()
             own = side()
             found[name].append(time.perf_counter() - begun if own is None else own)

@@ -8,6 +8,10 @@ Two bounds are measured in the same turns, by one thread and with nothing of our
 no writer of named, durable bytes leaves out: BLAKE3 of each byte, a copy, a write with an fsync.
 `format` is what the stored format asks for: BLAKE3 twice (a page's tag, the object's name) and
 XXH3 twice (a row's sum, a page's). A goal in ns a byte below `format` is out of reach here.
+
+Turns come in another order each round. A virtual machine gives memory that files left back to its
+host, and who comes then waits for it: a copy of 2 GB took 0.9 s after one side and 1.7 to 4 after
+another, ours 1.0 and 1.2 to 2.1. `ratio_copy_least` compares the quickest rounds of both.
 """
 
 from __future__ import annotations
@@ -125,7 +129,7 @@ def write_rows(folder: Path, options: Options) -> dict[str, Any]:
         cpu["format"].append(floor + spent["blake3"] + 2 * spent["xxh3"])
 
     sides = {"ours": ours, "lance": peer, "copy": copy, "bounds": least}
-    found = take_turns(options.rounds + 1, sides)
+    found = take_turns(options.rounds + 1, sides, mixed=True)
     lance.close()
     found = {name: found[name][1:] for name in ("ours", "lance", "copy")}  # the first warms up
     size = count * ROW
@@ -143,11 +147,12 @@ def write_rows(folder: Path, options: Options) -> dict[str, Any]:
             "ratio_cpu_lance": ratio(cpu["lance"][1:], cpu["ours"][1:]),
             "ratio_cpu_floor": ratio(cpu["ours"][1:], cpu["floor"][1:]),
             "ratio_cpu_format": ratio(cpu["ours"][1:], cpu["format"][1:]),
+            "ratio_copy_least": round(min(found["copy"]) / min(found["ours"]), 2),
             "cpu_ns_byte_ours_least": least_ns,
             "rows": count,
             "bytes": size,
             "lance": versions[-1],
-            "goal": "ratio_lance >= 1, cpu_ns_byte_ours <= 1.2, ratio_copy >= 0.8",
+            "goal": "ratio_lance >= 1, cpu_ns_byte_ours <= 1.2, ratio_copy and its least >= 0.8",
         }
     )
 

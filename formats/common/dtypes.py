@@ -37,6 +37,7 @@ SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
 }
 
 
+@lru_cache(maxsize=len(CODES))  # asked several times for each page
 def element_dtype(name: str) -> np.dtype[Any]:
     """The little-endian numpy dtype of a stored element type. Raises InvalidInputError."""
     if name in SMALL_FLOATS:

@@ -205,7 +205,7 @@ def _draft(given: PageInput) -> _Draft:
     is_summed = _has_row_sums(values, storage)
     if is_summed:
         buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled later
-    raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
+    raw_bytes = DIRECTORY.size + sum([padded(buffer.nbytes) for buffer in buffers])
     codecs: list[int] = [Codec.NONE] * 4
     items = _items(storage)
     scans: ScanBuffer | None = None

@@ -78,7 +78,7 @@ class Storage:
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of a fixed row."""
-        return tuple(dim for dim in self.shape if dim is not None)
+        return tuple([dim for dim in self.shape if dim is not None])
 
     @property
     def unknown_dims(self) -> int:
