@@ -12,6 +12,8 @@
 #include "parts.h"
 #include "copyrow.h"
 
+#include <stdlib.h>
+
 enum { LOCKED_BYTES = 32 << 10 }; /* less is summed sooner than the lock would come back */
 
 #define PRIME_MX2 0x9FB21C651E98DF25u
