@@ -10,6 +10,7 @@ import decimal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from functools import cache
+from itertools import chain
 from typing import Any, Final, NoReturn, get_args
 
 import numpy as np
@@ -61,7 +62,7 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
         except TypeError:
             refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
     _check_keys(column, rows, first_row)
-    if isinstance(column.type, Nested) and _holds_clock(column.type):
+    if isinstance(column.type, Nested) and _holds_clock(column.type) and _holds_numpy(rows):
         rows = [_arrow_inside(column.type, row) for row in rows]
     found = _from_rows(column, rows, first_row)
     if found is None:  # all is looked at only where Arrow refuses some of it: pandas' NA is rare
@@ -90,6 +91,20 @@ def _holds_clock(kind: ColumnType) -> bool:
         case Map(key=key, value=value):
             return _holds_clock(key) or _holds_clock(value)
     return isinstance(kind, Date | Time | Duration | Timestamp)
+
+
+def _holds_numpy(values: list[Any]) -> bool:
+    """Whether there are arrays, moments or durations of numpy in any depth of lists and dicts."""
+    while values:
+        kinds = set(map(type, values))
+        if any(issubclass(kind, np.ndarray | np.datetime64 | np.timedelta64) for kind in kinds):
+            return True
+        if not any(issubclass(kind, list | tuple | dict) for kind in kinds):
+            return False
+        inside = (each for each in values if isinstance(each, list | tuple | dict))
+        parts = (each.values() if isinstance(each, dict) else each for each in inside)
+        values = list(chain.from_iterable(parts))
+    return False
 
 
 def _arrow_inside(kind: ColumnType, row: Any) -> Any:
