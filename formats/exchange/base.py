@@ -11,16 +11,17 @@ The last line that matches decides. What lies in a folder that is left out canno
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tensorrepo.formats.common.damage import damage, refusals, sentence, together
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.schema.schema import ColumnBatch, InputBatch, Schema
@@ -31,6 +32,7 @@ BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 DEFLATE_LIMIT = 1032
 MAX_NOTES = 20
 Grouped = TypeVar("Grouped")
+SKIP_ADVICE = "damaged=skip passes over such files."
 MOST_TOLD = 10  # problems of one error
 MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the rest is counted
 
@@ -106,6 +108,19 @@ class Damage:
         self.count += 1
         if len(self.skipped) < MAX_SKIPPED:
             self.skipped.append(Skipped(str(source), row, str(problem)))
+
+    @contextmanager
+    def opening(self, file: Path, what: str, *damaged: type[Exception]) -> Iterator[None]:
+        """`refusals` of one file among others, which is met as a whole where it may not be read.
+
+        A disk that fails is no reason to leave a file out: that ends the reading always.
+        """
+        try:
+            with refusals(file, what, *damaged):
+                yield
+        except PermissionDenied as problem:
+            advised = PermissionDenied(f"{problem} {SKIP_ADVICE}")
+            self.meet(file, None, problem if self.skip else advised)
 
     def settle(self) -> None:
         """Raise what was met that may not be passed over. The one who walks calls it at the end."""
@@ -248,19 +263,32 @@ def source_files(
     if not path.is_dir():
         return [path]
     ignore = read_ignore(path)
-    files = []
-    with refusals(path, "folder"):
-        for file in sorted(path.rglob("*")):
-            relative = file.relative_to(path)
-            left_out = any(part.startswith(hidden) for part in relative.parts) or any(
-                ignore.leaves_out(str(part), is_folder=part != relative)
-                for part in (relative, *relative.parents[:-1])
-            )
-            if wanted(file.name.lower()) and file.is_file() and not left_out:
-                files.append(file)
+    files: list[Path] = []
+
+    def kept(folder: str, names: Iterable[str], *, are_folders: bool) -> list[str]:
+        inside = Path(folder).relative_to(path)
+        return [
+            name
+            for name in names
+            if not name.startswith(hidden)
+            and not ignore.leaves_out((inside / name).as_posix(), is_folder=are_folders)
+        ]
+
+    for folder, folders, names in os.walk(path, onerror=_refuse_folder):
+        folders[:] = kept(folder, folders, are_folders=True)
+        called = [name for name in names if wanted(name.lower())]
+        found = (Path(folder, name) for name in kept(folder, called, are_folders=False))
+        with refusals(path, "folder"):
+            files += filter(Path.is_file, found)
     if not files:
         raise damage(path, f"holds no {what}")
-    return files
+    return sorted(files)
+
+
+def _refuse_folder(problem: OSError) -> NoReturn:
+    """What else would be passed over without a word, with all that is in it."""
+    with refusals(problem.filename, "folder"):
+        raise problem
 
 
 def grouped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,11 @@ SHOWN_REFS = 10
 SHOWN_EXPIRED = 30  # branches whose rules give up commits
 CUT_OFF: Final = (
     "Nothing that is needed is gone: run `tensorrepo gc` again, which ends what this one began"
+)
+NEEDS_ROOM: Final = (
+    "It writes down what goes before it deletes anything: 16 KiB, and 80 bytes for each object. A "
+    "try that fails takes some of that, so free 1 MiB or more at once, such as by "
+    "`tensorrepo cache trim 0B` where the caches lie on that disk; then run `tensorrepo gc` again"
 )
 DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
 GraceOption = Annotated[
@@ -199,8 +205,10 @@ def _resumable() -> Iterator[None]:
         if isinstance(unknown.__cause__, KeyboardInterrupt):
             raise KeyboardInterrupt(CUT_OFF) from None
         raise
-    except StorageError:
-        output.note(f"the collection was cut off. {CUT_OFF}")
+    except StorageError as error:
+        cause = error.__cause__
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        output.note(f"the collection was cut off. {NEEDS_ROOM if is_full else CUT_OFF}")
         raise
 
 

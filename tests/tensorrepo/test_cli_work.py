@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from tensorrepo.connect import read_config, write_config
+from tensorrepo.repo.backends.disk import explain
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.gc_collect import PackingReport
 from tensorrepo.repo.changes.gc_packs import pack_history
 from tensorrepo.repo.errors import Error, PermissionDenied, StorageError
@@ -514,3 +516,18 @@ def test_numbers_survive_the_way_through_a_repository(full: Shell) -> None:
         ds = full.repository().dataset("points")
         assert np.array_equal(ds["point"][:], arrays["point"])
         assert np.array_equal(ds["label"][:], arrays["label"])
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [(errno.ENOSPC, "free 1 MiB or more at once"), (errno.EIO, "run `tensorrepo gc` again, which")],
+)
+def test_a_collection_on_a_full_disk_says_how_much_it_needs(
+    full: Shell, monkeypatch: pytest.MonkeyPatch, why: int, advice: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        error = OSError(why, os.strerror(why))
+        raise explain(error, "write", full.folder) from error
+
+    monkeypatch.setattr(LocalBackend, "overwrite", fail)
+    assert advice in " ".join(full.fails(7, "gc", "--grace", "0s").split())

@@ -10,6 +10,7 @@ import decimal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from functools import cache
+from itertools import chain
 from typing import Any, Final, NoReturn, get_args
 
 import numpy as np
@@ -33,6 +34,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Null,
     Struct,
     Time,
+    Timestamp,
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
 from tensorrepo.repo.errors import InvalidInputError
@@ -49,7 +51,6 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
         raise InvalidInputError(
             f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
         )
-    target = arrow_type(column.type)
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "mM":
         found = _from_arrow(column, _clock_counts(column, values, first_row), first_row)
         if found is not None:
@@ -61,12 +62,71 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
         except TypeError:
             refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
     _check_keys(column, rows, first_row)
+    if isinstance(column.type, Nested) and _holds_clock(column.type) and _holds_numpy(rows):
+        rows = [_arrow_inside(column.type, row) for row in rows]
+    found = _from_rows(column, rows, first_row)
+    if found is None:  # all is looked at only where Arrow refuses some of it: pandas' NA is rare
+        rows = [_arrow_inside(column.type, row) for row in rows]
+        found = _from_rows(column, rows, first_row)
+    return _one_by_one(column, rows, first_row) if found is None else found
+
+
+def _from_rows(column: Column, rows: list[Any], first_row: int) -> ColumnValues | None:
+    """The values of rows that Arrow takes together; None: it does not, or would take a part."""
+    target = arrow_type(column.type)
     try:
         array = pa.array(rows, target)
-        found = _from_arrow(column, array, first_row) if says_all(rows, target) else None
+        return _from_arrow(column, array, first_row) if says_all(rows, target) else None
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        found = None
-    return _one_by_one(column, rows, first_row) if found is None else found
+        return None
+
+
+@cache
+def _holds_clock(kind: ColumnType) -> bool:
+    match kind:
+        case Struct(fields=fields):
+            return any(_holds_clock(each) for _, each in fields)
+        case List(value=value):
+            return _holds_clock(value)
+        case Map(key=key, value=value):
+            return _holds_clock(key) or _holds_clock(value)
+    return isinstance(kind, Date | Time | Duration | Timestamp)
+
+
+def _holds_numpy(values: list[Any]) -> bool:
+    """Whether there are arrays, moments or durations of numpy in any depth of lists and dicts."""
+    while values:
+        kinds = set(map(type, values))
+        if any(issubclass(kind, np.ndarray | np.datetime64 | np.timedelta64) for kind in kinds):
+            return True
+        if not any(issubclass(kind, list | tuple | dict) for kind in kinds):
+            return False
+        inside = (each for each in values if isinstance(each, list | tuple | dict))
+        parts = (each.values() if isinstance(each, dict) else each for each in inside)
+        values = list(chain.from_iterable(parts))
+    return False
+
+
+def _arrow_inside(kind: ColumnType, row: Any) -> Any:
+    """A row whose moments and durations of numpy are counts of the type's own unit, with None in
+    the place of pandas' NA and NaT.
+
+    Of such an array inside a list Arrow takes bare counts, of whatever unit they are.
+    """
+    match kind:
+        case List(value=value) if isinstance(row, list | tuple | np.ndarray):
+            return [_arrow_inside(value, each) for each in _unmasked(row)]
+        case Struct(fields=fields) if isinstance(row, Mapping):
+            return {name: _arrow_inside(each, row.get(name)) for name, each in fields}
+        case Map(key=key, value=value) if isinstance(row, list | tuple):
+            return [(_arrow_inside(key, name), _arrow_inside(value, each)) for name, each in row]
+        case Date() if isinstance(row, np.datetime64):
+            return _whole_count(row, "D")
+        case Timestamp(unit=unit) if isinstance(row, np.datetime64):
+            return _whole_count(row, unit)
+        case Time(unit=unit) | Duration(unit=unit) if isinstance(row, np.timedelta64):
+            return _whole_count(row, unit)
+    return None if is_pandas_null(row) else row
 
 
 def _check_keys(column: Column, rows: list[Any], first_row: int) -> None:
@@ -152,7 +212,7 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
             if isinstance(found, np.timedelta64) and isinstance(kind, Time | Duration):
                 return _whole_count(found, kind.unit)
             return found
-        case Date() | Duration() if is_nat(row):
+        case Date() | Duration() if is_pandas_null(row):
             return None
         case Date() if isinstance(row, datetime):
             return row.date() if is_midnight(row) else row.isoformat()
@@ -169,15 +229,20 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
         case Map() if isinstance(row, Mapping):
             return list(row.items())
         case Struct() | List() | Map() if isinstance(row, np.ndarray):
-            return row.tolist()
+            return _unmasked(row) if row.dtype.kind in "mM" else row.tolist()
         case List() if isinstance(row, str | bytes):  # in which Arrow sees a list of letters
             raise TypeError("a list, not text")
     return row
 
 
-def is_nat(row: Any) -> bool:
-    """Whether a row is what pandas has in place of a moment or duration that is missing."""
-    return type(row).__name__ == "NaTType"
+def is_pandas_null(row: Any) -> bool:
+    """Whether a value is what pandas has in place of one that is missing: NaT or NA."""
+    return is_pandas_null_type(type(row))
+
+
+def is_pandas_null_type(kind: type) -> bool:
+    """Whether this is the type of NaT or NA; pandas need not be there."""
+    return kind.__name__ in ("NaTType", "NAType")
 
 
 def _parsed_time(text: str) -> time | np.timedelta64:

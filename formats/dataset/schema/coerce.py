@@ -38,7 +38,8 @@ from tensorrepo.formats.dataset.schema.by_arrow import (
     BY_ARROW,
     check_times,
     coerce_by_arrow,
-    is_nat,
+    is_pandas_null,
+    is_pandas_null_type,
     refuse_value,
     shown_value,
 )
@@ -234,8 +235,13 @@ def _unmasked_rows(column: Column, mask: Bools, first_row: int) -> Bools:
 
 
 def _without_masks(column: Column, rows: list[Any], first_row: int) -> list[Any]:
-    """Rows given one by one, None where they are masked: numpy would show what lies below."""
-    if not any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, rows))):
+    """Rows given one by one, None where they are masked: numpy would show what lies below. So are
+    those that pandas says are missing.
+    """
+    kinds = set(map(type, rows))
+    if any(map(is_pandas_null_type, kinds)):
+        rows = [None if is_pandas_null(row) else row for row in rows]
+    if not any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
         return rows
     masks = [
         np.ma.getmaskarray(row)[None] if _has_mask(row) else np.zeros((1, 1), np.bool_)
@@ -342,7 +348,7 @@ def _whole_moment(unit: str) -> str:
 
 
 def _moment(row: Any) -> Any:
-    if is_nat(row):
+    if is_pandas_null(row):
         return np.datetime64("NaT")
     if isinstance(row, datetime):
         plain = row if row.tzinfo is None else row.astimezone(UTC).replace(tzinfo=None)

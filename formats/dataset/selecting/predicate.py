@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.dtypes import is_float
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
 from tensorrepo.formats.dataset.schema.types import Decimal as DecimalType
@@ -28,7 +29,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     Literal,
     expression_tree,
 )
-from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition
+from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, with_both_zeros
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -208,7 +209,9 @@ def _built(node: ExpressionNode, schema: Schema) -> pc.Expression:
             unknown = pc.scalar(pa.scalar(None, pa.bool_()))
             # No values have no type, and Arrow looks them up in no text.
             is_empty = wanted is None or not len(wanted)
-            among = pc.scalar(False) if is_empty else field.isin(wanted)
+            among = (
+                pc.scalar(False) if is_empty else field.isin(_float_zeros(wanted, inner, schema))
+            )
             return pc.if_else(field.is_null(), unknown, among)
         case ArrowCall("match_like", (inner,), options):
             pattern, ignores = (options[each].as_py() for each in ("pattern", "ignore_case"))
@@ -221,6 +224,16 @@ def _built(node: ExpressionNode, schema: Schema) -> pc.Expression:
                 left, right = _narrowed(left, right, schema), _narrowed(right, left, schema)
             return _INFIX[function][1](_built(left, schema), _built(right, schema))
     raise InvalidInputError(f"an expression that is not understood: {node!r:.200}")
+
+
+def _float_zeros(wanted: pa.Array, inner: ExpressionNode, schema: Schema) -> pa.Array:
+    """`with_both_zeros`, of whole numbers for a column of floats, too."""
+    if not isinstance(inner, ColumnRef) or not pa.types.is_integer(wanted.type):
+        return with_both_zeros(wanted)
+    is_real = inner.name in schema and is_float(schema.column(inner.name).storage.element)
+    if not is_real or 0 not in wanted.to_pylist():
+        return wanted
+    return with_both_zeros(wanted.cast(pa.float64(), safe=False))
 
 
 def _alike(field: pc.Expression, pattern: str, *, ignore_case: bool) -> pc.Expression:

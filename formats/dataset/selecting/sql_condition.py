@@ -61,16 +61,18 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "COMPARE_GREATERTHANOREQUALTO": operator.ge,
 }
 _EQUALITIES = ("COMPARE_EQUAL", "COMPARE_NOTEQUAL")
-# By kind of node: operands that are greater than others, or equal to them, where it is true.
+# By kind of node: the operand that is greater than the other, or equal to it, where it is true.
 _GREATER = {
-    "COMPARE_GREATERTHAN": [("left", "right")],
-    "COMPARE_GREATERTHANOREQUALTO": [("left", "right")],
-    "COMPARE_LESSTHAN": [("right", "left")],
-    "COMPARE_LESSTHANOREQUALTO": [("right", "left")],
-    "COMPARE_BETWEEN": [("upper", "input")],
-} | {kind: [("left", "right")] for kind in _EQUALITIES}
+    "COMPARE_EQUAL": ("left", "right"),
+    "COMPARE_NOTEQUAL": ("left", "right"),
+    "COMPARE_LESSTHAN": ("right", "left"),
+    "COMPARE_LESSTHANOREQUALTO": ("right", "left"),
+    "COMPARE_GREATERTHAN": ("left", "right"),
+    "COMPARE_GREATERTHANOREQUALTO": ("left", "right"),
+}
 _NAMES_OF_THEIR_OWN = ("SUBQUERY", "LAMBDA")
-_LOWEST_IF_NAN = b"(CASE WHEN isnan(%b) THEN '-inf' ELSE %b END)"
+_LOWEST_IF = b"(CASE WHEN %b THEN '-inf' ELSE %b END)"
+_NOT_LOWEST_IF = b"(CASE WHEN %b AND %b = '-inf' THEN 0 ELSE %b END)"
 _LIKE = {"~~": (False, False), "!~~": (True, False), "~~*": (False, True), "!~~*": (True, True)}
 _STARTS_WITH = frozenset({"starts_with", "prefix", "^@"})
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|[\w][\w.]*|--[^\n]*|.""", re.DOTALL)
@@ -352,7 +354,7 @@ class _Translation:
         field = pc.field(column.name)
         # As in SQL, and unlike Arrow's isin: null is neither in nor out.
         unknown = pc.scalar(pa.scalar(None, pa.bool_()))
-        return pc.if_else(field.is_null(), unknown, field.isin(wanted))
+        return pc.if_else(field.is_null(), unknown, field.isin(with_both_zeros(wanted)))
 
     def _of_text(self, node: Any) -> pc.Expression:
         if node["function_name"] in _STARTS_WITH:
@@ -502,40 +504,82 @@ class _Translation:
         is above every number.
         """
         raw = self._sql.encode()
-        numbered = dict(self._numbered(tree))
-        floats = set(self._nan_last(tree))
-        for start in sorted({*numbered, *floats}, reverse=True):
-            found = _REFERENCE.match(raw, start)
-            assert found is not None, "DuckDB says where a column is named"
-            if start in numbered:
-                raw = raw[: found.start(1)] + _name(numbered[start]).encode() + raw[found.end(1) :]
-            else:
-                raw = raw[:start] + _LOWEST_IF_NAN % (found[0], found[0]) + raw[found.end() :]
+        numbered = {at: self._numbered_text(at, name) for at, name in self._numbered(tree)}
+        edits = {**numbered, **dict(self._nan_last(tree))}
+        for start in sorted(edits, reverse=True):
+            raw = raw[:start] + edits[start] + raw[start + len(self._reference(start)[0]) :]
         return raw.decode()
 
-    def _nan_last(self, tree: Any) -> Iterator[int]:
-        """Where a column of floats stands that its NaN would make greater than what it is beside,
-        a value or a column, or equal to that.
+    def _reference(self, start: int) -> re.Match[bytes]:
+        """The name of a column, as it is written at a byte of the condition."""
+        found = _REFERENCE.match(self._sql.encode(), start)
+        assert found is not None, "DuckDB says where a column is named"
+        return found
+
+    def _numbered_text(self, start: int, name: str) -> bytes:
+        written = self._reference(start)
+        return written[0][: written.start(1) - start] + _name(name).encode()
+
+    def _nan_last(self, tree: Any) -> Iterator[tuple[int, bytes]]:
+        """What is written in the place of columns of floats, and where, so that NaN is neither
+        greater than a value or column that it is beside, nor equal to that. A null makes it unknown
+        all the same.
         """
         if isinstance(tree, list):
             for each in tree:
                 yield from self._nan_last(each)
         elif isinstance(tree, dict) and tree.get("class") not in _NAMES_OF_THEIR_OWN:
-            for side, other in _GREATER.get(str(tree.get("type")), ()):
-                beside = tree[other]["class"]
-                is_equality = tree["type"] in _EQUALITIES  # no value that is written is NaN
-                if beside == "COLUMN_REF" or (beside == "CONSTANT" and not is_equality):
-                    yield from self._float_column(tree[side])
+            kind = str(tree.get("type"))
+            if kind in _GREATER:
+                greater, other = _GREATER[kind]
+                yield from self._compared_last(kind, tree[greater], tree[other])
+            elif kind == "COMPARE_BETWEEN":
+                yield from self._between_last(tree["input"], tree["lower"], tree["upper"])
             for each in tree.values():
                 yield from self._nan_last(each)
 
-    def _float_column(self, node: Any) -> Iterator[int]:
+    def _compared_last(self, kind: str, greater: Any, other: Any) -> Iterator[tuple[int, bytes]]:
+        name, beside = self._float_column(greater), self._float_column(other)
+        # No value that is written is NaN.
+        is_plain = other["class"] == "CONSTANT" and kind not in _EQUALITIES
+        if name is None or not (is_plain or other["class"] == "COLUMN_REF"):
+            return
+        yield self._offset(greater), _LOWEST_IF % (b"isnan(%b)" % name, name)
+        if beside is not None and kind not in ("COMPARE_LESSTHAN", "COMPARE_GREATERTHAN"):
+            is_nan = b"isnan(%b)" % name
+            yield self._offset(other), _NOT_LOWEST_IF % (is_nan, beside, beside)
+
+    def _between_last(self, given: Any, lower: Any, upper: Any) -> Iterator[tuple[int, bytes]]:
+        name, top = self._float_column(given), self._float_column(upper)
+        if given["class"] not in ("COLUMN_REF", "CONSTANT") or upper["class"] != "COLUMN_REF":
+            return
+        end = self._reference(self._offset(upper))[0]
+        # NaN is above each upper end but null, of which it is not known: the lower one tells, then.
+        unknown = b"" if name is None else b"isnan(%b) AND %b IS NULL" % (name, end)
+        if unknown and lower["class"] == "COLUMN_REF":
+            unknown += b" AND %b IS NOT NULL" % self._reference(self._offset(lower))[0]
+        if top is None:
+            if unknown and lower["class"] in ("COLUMN_REF", "CONSTANT"):
+                yield self._offset(upper), b"(CASE WHEN %b THEN 0 ELSE %b END)" % (unknown, end)
+            return
+        is_nan = b"isnan(%b)" % top
+        is_told = unknown and lower["class"] in ("COLUMN_REF", "CONSTANT")
+        yield (
+            self._offset(upper),
+            _LOWEST_IF % (b"%b OR (%b)" % (is_nan, unknown) if is_told else is_nan, top),
+        )
+        if name is not None:
+            yield self._offset(given), _NOT_LOWEST_IF % (is_nan, name, name)
+
+    def _float_column(self, node: Any) -> bytes | None:
+        """A column of floats as it is written; None: another one, or none."""
         try:
             kind = self._column(node).type
         except (_BeyondTreeError, InvalidInputError):
-            return
-        if operand_kind(kind) == _NUMBERS and is_float(storage_of(kind).element):
-            yield self._offset(node)
+            return None
+        if operand_kind(kind) != _NUMBERS or not is_float(storage_of(kind).element):
+            return None
+        return self._reference(self._offset(node))[0]
 
     def _numbered(self, tree: Any) -> Iterator[tuple[int, str]]:
         """Where a column of classes stands beside a number, and the column of their numbers.
@@ -583,6 +627,17 @@ class _Translation:
 
 
 # ------------------------------------------------------------------------------ what compares
+
+
+def with_both_zeros(wanted: pa.Array) -> pa.Array:
+    """Values to look up; 0.0 and -0.0, which Arrow looks up as two and all else has as equal, are
+    both there or neither.
+    """
+    if not pa.types.is_floating(wanted.type):
+        return wanted
+    zeros = np.array([0.0, -0.0], wanted.type.to_pandas_dtype())
+    has_zero = (wanted.to_numpy(zero_copy_only=False) == 0).any()
+    return pa.concat_arrays([wanted, pa.array(zeros)]) if has_zero else wanted
 
 
 _WORDS_OF = {Timestamp: _TIMES, Date: _DATES, Time: _HOURS, Decimal: _DECIMALS}

@@ -51,7 +51,7 @@ from tensorrepo.formats.exchange.images.labels import (
 from tensorrepo.formats.exchange.images.walk import ImageFile
 from tensorrepo.formats.exchange.json_records import JsonSpan, read_record, scan
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import NotFoundError, PermissionDenied
 
 _HEAD_BYTES = 1 << 16
 _MAX_LISTED = 64  # JSON files of a folder that are looked into
@@ -180,8 +180,11 @@ def matches_coco(candidate: Candidate) -> bool:
 
 
 def _is_coco(path: Path) -> bool:
-    with refusals(path, "JSON file"), path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+    try:
+        with refusals(path, "JSON file"), path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except PermissionDenied:  # as for images: see `matches_images`
+        return False
     listed = b'"images"' in head or b'"annotations"' in head or b'"categories"' in head
     of_images = b'"file_name"' in head or b'"image_id"' in head or b'"supercategory"' in head
     return head.lstrip()[:1] == b"{" and listed and of_images

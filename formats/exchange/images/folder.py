@@ -64,7 +64,7 @@ from tensorrepo.formats.exchange.images.walk import (
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.images.headers import HEAD_BYTES, SUFFIXES, codec_of
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, PermissionDenied
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 _UNSAFE = frozenset('/\\:*?"<>|%\x7f')
@@ -212,7 +212,14 @@ def matches_images(candidate: Candidate) -> bool:
     if any(is_called_image(name.name) for name in candidate.names):
         return True
     files = (candidate.path / name for name in candidate.names[:_SNIFFED])
-    return any(codec_of(read_head(str(file))) for file in files)
+    return any(map(_begins_as_image, files))
+
+
+def _begins_as_image(file: Path) -> bool:
+    try:
+        return codec_of(read_head(str(file))) is not None
+    except PermissionDenied:  # the reader of what is beside it says so, or passes it over
+        return False
 
 
 def is_image(candidate: Candidate) -> bool:

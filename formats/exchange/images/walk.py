@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -25,17 +25,18 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Ignore
+from tensorrepo.formats.exchange.base import BATCH_BYTES, SKIP_ADVICE, Ignore
 from tensorrepo.formats.images.headers import HEAD_BYTES, JPEG_MODES, SUFFIXES, ImageHeader, examine
 from tensorrepo.formats.native.files import BEST, CODECS, FileReader
 from tensorrepo.repo.deferred_dataclass import dataclass
-from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied
 
 CLASSES_FILE = "classes.txt"
 _SUFFIXES = frozenset(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 RUN_FILES = 1024
 _LOOKERS = 2
 _name_of = attrgetter("name")
+_UNREADABLE = "permission denied"
 _ADVICE = "Mend or remove it, or skip such images: damaged=skip"
 
 
@@ -107,11 +108,13 @@ def survey_folder(path: Path, ignore: Ignore, *, examined: bool) -> FolderSurvey
             place = places.setdefault(folders, ImagePlace(folders))
             place.add(len(looked.codecs), sum(looked.sizes), looked.codecs)
             continue
-        for image in _images_of(path, looked, passed_over, examined=examined):
-            if examined and (problem := _problem(image)):
-                damaged[image.relative] = problem
-            else:
-                places.setdefault(folders, ImagePlace(folders)).add(1, image.bytes, {image.codec})
+        for each in _readable(path, looked, damaged) if examined else (looked,):
+            for image in _images_of(path, each, passed_over, examined=examined):
+                if examined and (problem := _problem(image)):
+                    damaged[image.relative] = problem
+                else:
+                    place = places.setdefault(folders, ImagePlace(folders))
+                    place.add(1, image.bytes, {image.codec})
     return FolderSurvey(places, tuple(passed_over), damaged)
 
 
@@ -161,10 +164,24 @@ def _images_of(
         else:
             passed_over.append(f"{relative} is no image")
     if looked.problem is not None:
-        with refusals(looked.problem.filename, "image"):
-            raise looked.problem
+        try:
+            with refusals(looked.problem.filename, "image"):
+                raise looked.problem
+        except PermissionDenied as problem:
+            raise PermissionDenied(f"{problem} {SKIP_ADVICE}") from problem
     if looked.run.note:
         passed_over.append(looked.run.note)
+
+
+def _readable(path: Path, looked: _Looked, damaged: dict[str, str]) -> Iterator[_Looked]:
+    """A run without its files that may not be read: those are told in `damaged`."""
+    while isinstance(looked.problem, PermissionError):
+        run, at = looked.run, len(looked.codecs)
+        yield replace(looked, run=replace(run, note=""), problem=None)
+        relative = unicode_name(path, run.folder + run.entries[at].name)
+        damaged[relative] = _UNREADABLE
+        looked = _look(replace(run, entries=run.entries[at + 1 :]), BEST)
+    yield looked
 
 
 def _look_ahead(runs: Iterator[ImageRun]) -> Generator[_Looked]:
@@ -309,10 +326,12 @@ def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
 
 
 def _problem(image: ImageFile) -> str:
-    with refusals(image.path, "image"):
-        data = Path(image.path).read_bytes()
     try:
+        with refusals(image.path, "image"):
+            data = Path(image.path).read_bytes()
         examine(data)
+    except PermissionDenied:  # since it was looked into
+        return _UNREADABLE
     except InvalidInputError as problem:
         return str(problem)
     return ""

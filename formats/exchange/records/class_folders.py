@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
@@ -63,7 +63,8 @@ def read_text(
         by: what a row is: "line" or "file"; None: a line of a file, a file of a folder.
         split: only this top folder.
         encoding: character encoding, by Python's name for it.
-        damaged: pass over files and lines that are not in that encoding.
+        damaged: pass over files that may not be read, and files and lines that are not in that
+            encoding.
 
     Raises:
         InvalidInputError: no text files, or one that is not in that encoding.
@@ -200,7 +201,7 @@ def _batches(
         for file, parts in folders.items():
             relative = file.relative_to(path).as_posix() if path.is_dir() else file.name
             beside = {"label": plan.label(parts), "split": plan.split(parts), "file": relative}
-            with refusals(file, "file"):
+            with met.opening(file, "file"):
                 for number, data in enumerate(walk(file)):
                     try:
                         value = decode(data)

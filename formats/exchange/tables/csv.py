@@ -247,8 +247,8 @@ def read_csv(
         exclude: all but these.
         required: columns that have a value in every row, ``*`` for all: a row without one is an
             error. Any other may be null, since only the last row tells.
-        damaged: pass over rows with too many cells or too few, or a cell that is not of the type
-            of the first rows.
+        damaged: pass over files that may not be read, and rows with too many cells or too few, or a
+            cell that is not of the type of the first rows.
     """
     met, read = Damage(skip=damaged), BytesRead()
     try:
@@ -259,10 +259,12 @@ def read_csv(
     opened: list[pa.Schema] = []
     notes: list[str] = []
 
-    def open_one(file: Path) -> TableFile:
+    def open_one(file: Path) -> TableFile | None:
         # What the first file's columns turned out to be holds for all.
-        table = _open(file, files, opened[0] if opened else None, met, notes, read)
-        opened.append(table.schema)
+        table: TableFile | None = None
+        with met.opening(file, "CSV file"):
+            table = _open(file, files, opened[0] if opened else None, met, notes, read)
+            opened.append(table.schema)
         return table
 
     reading = read_tables(path, "csv", SUFFIXES, open_one, ColumnChoice(columns, exclude))

@@ -67,14 +67,15 @@ def read_tables(
     path: Path,
     name: str,
     suffixes: tuple[str, ...],
-    open_file: Callable[[Path], TableFile] | None,
+    open_file: Callable[[Path], TableFile | None] | None,
     choice: ColumnChoice,
 ) -> OpenedSource:
     """One file, or the files with these suffixes in a folder, as one dataset.
 
     Folders called ``name=value`` are columns.
 
-    Without `open_file` they are opened in a child process, by its reader called `name`.
+    Without `open_file` they are opened in a child process, by its reader called `name`. A file of
+    which it gives None is passed over.
 
     Raises:
         InvalidInputError: no such files, a damaged one, or schemas that differ.
@@ -84,7 +85,11 @@ def read_tables(
     if open_file is None:
         opened = open_files(name, files)
     else:
-        opened = {file: open_file(file) for file in files}
+        tables = ((file, open_file(file)) for file in files)
+        opened = {file: table for file, table in tables if table is not None}
+    files = list(opened)
+    if not files:
+        raise damage(path, f"holds no files that end in {' or '.join(suffixes)} and may be read")
     with naming_file(path):
         opened = with_partitions(path, opened)
     first = opened[files[0]].schema

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
@@ -79,7 +79,7 @@ def read_jsonl(
         path: file or folder.
         json_columns: columns that are JSON, whatever the first lines have; ``*``: all that are
             neither one value nor a list of numbers.
-        damaged: pass over lines that cannot be read, or that do not fit the first ones.
+        damaged: pass over files and lines that cannot be read, or do not fit the first ones.
     """
     files = table_files(path, SUFFIXES)
     return _read(path, "jsonl", files, _lines, json_columns=json_columns, damaged=damaged)
@@ -93,7 +93,7 @@ def read_json(
     Args:
         path: file or folder.
         json_columns: as for `read_jsonl`.
-        damaged: pass over records that do not fit the first ones.
+        damaged: pass over files that may not be read, and records that do not fit the first ones.
 
     Raises:
         InvalidInputError: no list of objects, or several of them.
@@ -120,7 +120,10 @@ def _read(
     damaged: bool,
 ) -> OpenedSource:
     begun = Damage(skip=damaged, collect=True)
-    first = next(grouped(walk(files[0], begun, BytesRead()), BLOCK_BYTES), [])
+    for file in files:
+        first = next(grouped(walk(file, begun, BytesRead()), BLOCK_BYTES), [])
+        if first or not begun.count:
+            break
     begun.settle()
     if not first:
         raise damage(files[0], "holds no JSON objects")
@@ -169,7 +172,7 @@ def _batches(
 
 def _lines(file: Path, met: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, int]]:
     """Each line that is an object, and its bytes."""
-    with refusals(file, "file of JSON lines"), open_text(file, read) as stream:
+    with met.opening(file, "file of JSON lines"), open_text(file, read) as stream:
         for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
             if text.strip():
                 try:
@@ -180,9 +183,9 @@ def _lines(file: Path, met: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, 
                     met.meet(file, number - 1, problem)
 
 
-def _records(file: Path, _: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, int]]:
+def _records(file: Path, met: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, int]]:
     """Each object of the list that a document is, and its bytes."""
-    with refusals(file, "JSON file"), file.open("rb") as stream, read.of(stream):
+    with met.opening(file, "JSON file"), file.open("rb") as stream, read.of(stream):
         end, key = 0, None
         for number, span in enumerate(scan(file), 1):
             if key is not None and span.key != key:

@@ -32,7 +32,7 @@ from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
-from tensorrepo.formats.dataset.schema.by_arrow import is_nat
+from tensorrepo.formats.dataset.schema.by_arrow import is_pandas_null
 from tensorrepo.formats.dataset.schema.convert import is_exact
 from tensorrepo.formats.dataset.schema.numpy_moments import whole_units
 from tensorrepo.formats.dataset.schema.schema import (
@@ -112,19 +112,28 @@ def plain(value: object, image_format: str) -> Any:
         return _from_tensor(value)
     if is_picture(value):
         return Picture(encode_picture(value, image_format), image_format)
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        whole = whole_units(np.asarray(value))
-        if whole.dtype not in _AS_OBJECTS:
-            return whole
-        found = whole.item()
-        return whole if isinstance(found, int) else found  # Python's years end with 9999
+    if getattr(getattr(value, "dtype", None), "kind", "") in tuple("mM"):
+        return _plain_count(np.asarray(value))
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, list | tuple):
         if value and _NUMBERS.issuperset(map(type, value)):
             return _joined(list(value))
         return _joined([_alone(plain(part, image_format)) for part in value])
-    return None if is_nat(value) else value
+    return None if is_pandas_null(value) else value
+
+
+def _plain_count(given: np.ndarray[Any, Any]) -> Any:
+    """A moment or duration of numpy's, or lists of them, in the units that columns have."""
+    if given.ndim:
+        return _listed(given)
+    if np.isnat(given):  # one of no unit, too
+        return None
+    whole = whole_units(given)
+    if whole.dtype not in _AS_OBJECTS:
+        return whole
+    found = whole.item()
+    return whole if isinstance(found, int) else found  # Python's years end with 9999
 
 
 def _alone(part: Any) -> Any:
@@ -307,10 +316,12 @@ def _joined(parts: list[Any]) -> Any:
 
 def _listed(array: np.ndarray[Any, Any]) -> list[Any]:
     """As `tolist`, which makes bare counts of moments and durations of nanoseconds."""
-    if array.dtype.kind not in "mM" or array.dtype in _AS_OBJECTS:
-        found: list[Any] = array.tolist()
-        return found
-    return [_listed(each) if each.ndim else each for each in whole_units(array)]
+    if array.dtype.kind in "mM":
+        array = whole_units(array)
+        if array.dtype not in _AS_OBJECTS:
+            return [_listed(each) if each.ndim else each for each in array]
+    found: list[Any] = array.tolist()
+    return found
 
 
 def kind_of(value: Any) -> ColumnType:

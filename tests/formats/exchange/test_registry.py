@@ -6,6 +6,7 @@ import gzip
 import pickle
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tensorrepo.formats.dataset.schema.lenient import batch_rows
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, Text
 from tensorrepo.formats.exchange.checkpoints.recognition import model_format
 from tensorrepo.formats.exchange.registry import (
@@ -25,8 +27,15 @@ from tensorrepo.formats.exchange.registry import (
     read,
     recognise,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    UnsupportedError,
+)
 from tests.support.builders.foreign import dataset_of, png, rows_of, store
+from tests.support.faults.permissions import permissions_obeyed
 
 PNG = png(np.zeros((2, 2), np.uint8))
 IDX = struct.pack(">HBBI", 0, 8, 1, 3) + b"abc"
@@ -254,3 +263,56 @@ def test_the_columns_alone_suggest_a_format_too() -> None:
 def test_files_are_called_after_their_format() -> None:
     assert file_name("users", "parquet") == "users.parquet"
     assert file_name("photos", "images") == "photos"
+
+
+_UNREADABLE = {
+    "images": (".png", lambda at: png(np.full((2, 2), at, np.uint8))),
+    "text": (".txt", lambda _: b"words"),
+    "csv": (".csv", lambda at: b"x\n%d\n" % at),
+    "jsonl": (".jsonl", lambda at: b'{"x": %d}\n' % at),
+    "json": (".json", lambda at: b'[{"x": %d}]' % at),
+}
+
+
+@pytest.fixture(params=_UNREADABLE)
+def partly_unreadable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of five files of a format; the first may not be read, nor those at 2 and 3."""
+    suffix, content = _UNREADABLE[request.param]
+    folder = tmp_path / request.param
+    folder.mkdir()
+    for at in range(5):
+        (folder / f"{at}{suffix}").write_bytes(content(at))
+    for at in (0, 2, 3):
+        (folder / f"{at}{suffix}").chmod(0)
+    with permissions_obeyed():
+        yield folder
+
+
+def _rows_read(path: Path, **options: object) -> tuple[int, list[str]]:
+    reading = read(path, **options)
+    rows = sum(map(batch_rows, reading.batches))
+    return rows, sorted(Path(each.source).stem for each in reading.damage.skipped)
+
+
+def test_a_file_that_may_not_be_read_ends_the_reading_and_says_how_it_is_passed_over(
+    partly_unreadable: Path,
+) -> None:
+    with pytest.raises(Error, match=r"0\.\w+: permission denied.* damaged=skip passes"):
+        _rows_read(partly_unreadable)
+
+
+def test_files_that_may_not_be_read_are_passed_over_and_told(partly_unreadable: Path) -> None:
+    assert _rows_read(partly_unreadable, damaged="skip") == (2, ["0", "2", "3"])
+
+
+@pytest.mark.parametrize("options", [{}, {"damaged": "skip"}])
+def test_a_folder_that_may_not_be_read_is_never_left_out_in_silence(
+    partly_unreadable: Path, options: dict[str, str]
+) -> None:
+    inner = partly_unreadable / "inner"
+    inner.mkdir()
+    inner.chmod(0)
+    with pytest.raises(PermissionDenied, match="inner: permission denied"):
+        _rows_read(partly_unreadable, **options)
+    (partly_unreadable / ".tensorrepoignore").write_text("inner/\n0.*\n2.*\n3.*\n")
+    assert _rows_read(partly_unreadable, **options) == (2, [])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import pickle
 from collections.abc import Callable
+from functools import partial
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Schema, as_type
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.ids import Digest
 from tests.support.builders.objects import MemoryObjects
@@ -74,6 +77,79 @@ def test_what_a_comparison_says_of_nan_is_the_same_beside_any_other_sql(
 ) -> None:
     alone = floats.find(condition).tolist()
     assert floats.find(f"({condition}) and {beside}").tolist() == alone
+
+
+REALS = [-np.inf, -1.5, -0.0, 0.0, 2.0, np.inf, np.nan, None]
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def all_reals() -> tr.Dataset:
+    """Three columns of floats, with each three of those values in a row."""
+    kinds = {"f": "float32", "g": "float64", "h": "bfloat16"}
+    columns = {name: tr.Column(name, as_type(kind), nullable=True) for name, kind in kinds.items()}
+    repo = tr.init("memory://all-reals", author="Ada <ada@example.org>")
+    with repo.transaction("main") as tx:
+        draft = tx.create_dataset("d", columns={**columns, "t": tr.Text()})
+        draft.append([{"f": f, "g": g, "h": h, "t": "x"} for f, g, h in product(REALS, repeat=3)])
+    return repo.dataset("d")
+
+
+def _rows_where(names: str, holds: Callable[..., bool | None], *, negated: bool) -> list[int]:
+    """Rows for whose values of these columns it is known that something holds, or does not."""
+    rows = (dict(zip("fgh", row, strict=True)) for row in product(REALS, repeat=3))
+    found = [holds(*(row[name] for name in names)) for row in rows]
+    return [at for at, each in enumerate(found) if each is not None and each != negated]
+
+
+def _unless_null(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool | None:
+    return None if left is None or right is None else bool(compare(left, right))
+
+
+def _is_between(given: Any, low: Any, high: Any) -> bool | None:
+    parts = {_unless_null(operator.ge, given, low), _unless_null(operator.le, given, high)}
+    return False if False in parts else None if None in parts else True
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("sign", COMPARED)
+@pytest.mark.parametrize(("left", "right"), [*product("fgh", repeat=2)])
+def test_floats_of_two_columns_compare_as_those_of_numpy_in_each_way_of_asking(
+    all_reals: tr.Dataset, left: str, right: str, sign: str, negated: bool
+) -> None:
+    compare = COMPARED[sign]
+    expected = _rows_where(left + right, partial(_unless_null, compare), negated=negated)
+    said = compare(tr.col(left), tr.col(right))
+    text = f"{'not ' * negated}({left} {sign} {right})"
+    ways = [~said if negated else said, text, f"{text} and length(t) > 0"]
+    assert [all_reals.find(way).tolist() for way in ways] == [expected] * 3
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("names", [*permutations("fgh")], ids="".join)
+def test_floats_between_two_columns_are_those_of_two_comparisons(
+    all_reals: tr.Dataset, names: tuple[str, ...], negated: bool
+) -> None:
+    given, low, high = names
+    expected = _rows_where("".join(names), _is_between, negated=negated)
+    text = f"{given} {'not ' * negated}between {low} and {high}"
+    for asked in (text, f"({text}) and length(t) > 0"):
+        assert all_reals.find(asked).tolist() == expected
+
+
+@pytest.mark.parametrize("zero", ["0", "0.0", "-0.0"])
+@pytest.mark.parametrize("name", list("fgh"))
+def test_zeros_of_both_signs_are_looked_up_as_one(
+    all_reals: tr.Dataset, name: str, zero: str
+) -> None:
+    expected = all_reals.find(f"{name} = 0 or {name} = 2").tolist()
+    value = float(zero) if "." in zero else int(zero)
+    text = f"{name} in ({zero}, 2)"
+    ways = [tr.col(name).isin([value, 2]), text, f"{text} and length(t) > 0"]
+    assert [all_reals.find(way).tolist() for way in ways] == [expected] * 3
 
 
 SMALLEST = ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
