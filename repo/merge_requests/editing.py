@@ -337,7 +337,7 @@ def proposed(view: LogView, number: int) -> Digest:
 def _refuse_second(repository: RepositoryCore, view: LogView, source: str, target: str) -> None:
     """Raises ConflictError where an open request proposes `source` for `target` already.
 
-    Two of them would be reviewed apart, and the merge of one leaves the other with nothing to merge.
+    Two would be reviewed apart, and the merge of one leaves the other with nothing to merge.
     """
     objects = repository.objects
     root = root_at(objects, view)
