@@ -341,7 +341,9 @@ def _refuse_second(repository: RepositoryCore, view: LogView, source: str, targe
     """
     objects = repository.objects
     root = root_at(objects, view)
-    for number in reversed(numbers_at(objects, root)) if root is not None else ():
+    if root is None:
+        return
+    for number in reversed(numbers_at(objects, root)):
         known = request_at(objects, root, number)
         if (known.state, known.source, known.target) == ("open", source, target):
             of, onto = (ref.removeprefix(BRANCHES) for ref in (source, target))
