@@ -433,6 +433,16 @@ def note_log(machine: Machine, repository_id: str, database: str) -> None:
     write_config(machine.config_file, settings | {log_setting(repository_id): database})
 
 
+def repository_at(machine: Machine, folder: str | Path) -> str:
+    """URL of the repository that a folder names: the top of a workspace stands for its own."""
+    path = machine.path(Path(folder).expanduser())
+    around = find_workspace(path) if path.is_dir() else None
+    if around is None or around.root != path or (path / "repo.json").exists():
+        return str(path)
+    told = around.state().url
+    return told if is_url(told) else str(machine.path(path / told))
+
+
 def open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:
     """The store at `url`; clients of remote stores are loaded only for a remote one.
 

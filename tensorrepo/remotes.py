@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tensorrepo.connect import REMOTE_PREFIX, Machine, is_url, read_config, write_config
+from tensorrepo.connect import (
+    REMOTE_PREFIX,
+    Machine,
+    is_url,
+    read_config,
+    repository_at,
+    write_config,
+)
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.deferred_dataclass import dataclass
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
-from tensorrepo.workspace.state import config_beside, find_workspace
+from tensorrepo.workspace.state import config_beside
 
 ORIGIN: Final = "origin"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
@@ -126,12 +133,7 @@ def whole_url(machine: Machine, text: str) -> str:
         InvalidInputError: it has a password or a query in it, or is none.
     """
     if not is_url(text):
-        path = machine.path(Path(text).expanduser())
-        around = find_workspace(path) if path.is_dir() else None
-        if around is None or around.root != path or (path / "repo.json").exists():
-            return str(path)
-        told = around.state().url
-        return told if is_url(told) else str(machine.path(path / told))
+        return repository_at(machine, text)
     parts = urlsplit(text)
     if parts.password or parts.query or parts.fragment:
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -53,7 +53,7 @@ def open_repository(
     """Open the repository at `url` (`tensorrepo.open`).
 
     Args:
-        url: as for `init`, and the next two.
+        url: as for `init`, and the next two; the folder of a workspace stands for its repository.
         storage_options: credentials, endpoint and the like; else the usual environment variables.
         author: ``Name <email>`` of commits.
         outside: folders and URLs below which datasets may point at files and links that the
@@ -68,12 +68,13 @@ def open_repository(
     Raises:
         NotFoundError: there is none.
     """
-    return Repository(_open(_origin(url, storage_options, author, outside, catalog, log)))
+    place = _repository(url)
+    return Repository(_open(_origin(place, storage_options, author, outside, catalog, log)))
 
 
 def opened_once(url: str | Path) -> Repository:
     """The repository at `url`, which a process opens once: for workers that are called often."""
-    return Repository(reopen(_origin(url, None, None)))
+    return Repository(reopen(_origin(_repository(url), None, None)))
 
 
 @lru_cache(maxsize=16)
@@ -110,6 +111,12 @@ def _origin(
     options_given = tuple(sorted((storage_options or {}).items()))
     database = None if log is None else connect.whole_database(log, machine())
     return RepositoryOrigin(_anywhere(url), options_given, author, allowed, catalog, database)
+
+
+def _repository(url: str | Path) -> str:
+    """Where the repository is that `url` names. Raises InvalidInputError: it is empty."""
+    place = _anywhere(url)
+    return place if connect.is_url(place) else connect.repository_at(machine(), place)
 
 
 def _anywhere(url: str | Path) -> str:

@@ -26,7 +26,7 @@ from tensorrepo.api.content.record_filter import (
     parse_filter,
     sort_records,
 )
-from tensorrepo.api.content.runs import list_runs
+from tensorrepo.api.content.runs import find_run, list_runs
 from tensorrepo.formats.common.provenance import (
     EVALUATED_ON,
     TRAINED_ON,
@@ -228,12 +228,17 @@ def update_run(
     end_ms: int | None = None,
     name: str | None = None,
 ) -> TrackedRun:
-    """Say how a run ended, that it goes on, or what it is called. Raises NotFoundError."""
+    """Say how a run ended, that it goes on, or what it is called.
+
+    Raises:
+        NotFoundError: there is no such run.
+        InvalidInputError: it was deleted; so of all that follow, but for bringing it back.
+    """
     if status is not None and status not in _OURS:
         raise InvalidInputError(
             f"status {status!r:.40}: expected one of {', '.join(sorted(_OURS))}"
         )
-    access.require(Action.WRITE, ref_of_record(id_))
+    _require_active(access, id_)
     stored = live.find(access, id_)
     if name:
         stored = live.change(access, id_, tags={NAME_TAG: name})
@@ -260,8 +265,9 @@ def log_batch(
     Raises:
         NotFoundError: there is no such run.
         InvalidInputError: a parameter has another value already, which never changes; nothing of
-            this call was kept.
+            this call was kept. Or the run was deleted.
     """
+    _require_active(access, id_)
     for tag in tags or ():
         if tag.startswith(OWN):
             raise InvalidInputError(f"tag {tag!r:.80}: names that begin with {OWN} are the house's")
@@ -274,6 +280,22 @@ def log_batch(
     points = points_of(metrics)
     if points:
         live.log(access, id_, points, late=True)
+
+
+def _require_active(access: RepositoryAccess, id_: str) -> None:
+    """Refuse what is told of a deleted run, which nobody would look for there, in MLflow's words.
+
+    Raises:
+        PermissionDenied: the caller may not write the run.
+        NotFoundError: there is no such run.
+        InvalidInputError: it was deleted.
+    """
+    access.require(Action.WRITE, ref_of_record(id_))
+    if TrackedRun(find_run(access, id_)).is_deleted:
+        raise InvalidInputError(
+            f"The run {id_} must be in the 'active' state. Current state is deleted: restore it "
+            "(restore_run), or log to another run."
+        )
 
 
 def refuse_changed(document: RunDocument, params: Mapping[str, str]) -> None:
@@ -307,6 +329,7 @@ def distinct(params: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def remove_tag(access: RepositoryAccess, live: LiveRuns, id_: str, tag: str) -> None:
     """Remove a tag of a run. Raises NotFoundError: also where it has none of that name."""
+    _require_active(access, id_)
     if tag not in TrackedRun(live.find(access, id_)).tags:
         raise NotFoundError(f"No tag with name: {tag!r:.100} in run with id {id_!r:.128}")
     live.change(access, id_, tags={tag: None})
@@ -314,6 +337,7 @@ def remove_tag(access: RepositoryAccess, live: LiveRuns, id_: str, tag: str) -> 
 
 def note_model(access: RepositoryAccess, live: LiveRuns, id_: str, told: str) -> None:
     """Note what older clients say of a model among the files of a run, in their own tag."""
+    _require_active(access, id_)
     try:
         model = json.loads(told)
         known = json.loads(TrackedRun(live.find(access, id_)).tags.get(MODELS_TAG, "[]"))
@@ -332,6 +356,7 @@ def log_inputs(
     models: Iterable[str] = (),
 ) -> None:
     """Note datasets, as `TrackedRun.datasets` gives them, and ids of models that a run read."""
+    _require_active(access, id_)
     edges = [_dataset_edge(one) for one in datasets]
     edges += [ProvenanceEdge(USED, f"{RUNS}{model}", "") for model in models]
     live.change(access, id_, inputs=edges)
@@ -341,6 +366,7 @@ def log_outputs(
     access: RepositoryAccess, live: LiveRuns, id_: str, models: Iterable[Mapping[str, Any]]
 ) -> None:
     """Note models that a run made: model_id, and the step."""
+    _require_active(access, id_)
     run = TrackedRun(live.find(access, id_))
     every = [*run.outputs, *(one for one in models if one not in run.outputs)]
     live.change(access, id_, tags={OUTPUTS_TAG: json.dumps(every)})

@@ -27,7 +27,7 @@ from tensorrepo.api.transfer.direct_uploads import DirectUpload
 from tensorrepo.api.transfer.judging import Appending, LandedEntries, appending_of, as_it_is
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
-from tensorrepo.api.transfer.quotas import require_room
+from tensorrepo.api.transfer.quotas import CountedRoom, require_room
 from tensorrepo.api.transfer.uploads import PartialUpload, require_writer, store_objects
 from tensorrepo.repo.backends.service_format import (
     MAX_MESSAGE_BYTES,
@@ -35,7 +35,7 @@ from tensorrepo.repo.backends.service_format import (
     Landed,
     decode_message,
 )
-from tensorrepo.repo.errors import NotFoundError, TooLargeError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, TooLargeError
 from tensorrepo.repo.ids import Digest
 
 router: Final = deferred_router(tags=["remote repositories"])
@@ -107,8 +107,9 @@ async def put_objects(access: AccessOf, service: ServiceOf, request: Request) ->
 
 def _store(access: RepositoryAccess, service: Service, body: bytearray) -> StoredObjects:
     _, objects = decode_message(body)
+    checked = check_objects(objects)
     _require_room(access, service, objects)
-    store_objects(access, check_objects(objects))
+    store_objects(access, checked)
     receipts = {digest: _receipt(access, service, digest) for digest, _ in objects}
     told = {str(digest): receipt for digest, receipt in receipts.items() if receipt is not None}
     return StoredObjects(objects=len(objects), receipts=told)
@@ -184,10 +185,16 @@ async def put_piece(
     """The last piece is answered when the object was verified, and is durable."""
     upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
     require_writer(access)
+    room = CountedRoom()
     if offset == 0:
         quota = service.settings.repository_bytes
-        await run_in_threadpool(require_room, access, size, quota)
-    received = await upload.receive(offset, _pieces(request))
+        room = await run_in_threadpool(require_room, access, size, quota)
+    try:
+        received = await upload.receive(offset, _pieces(request))
+    except InvalidInputError:
+        if not upload.received:
+            await run_in_threadpool(room.give_back)
+        raise
     stored = received == size
     receipt = None
     if stored:
@@ -226,9 +233,10 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
 
 def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> Appending:
     head, objects = decode_message(body)
+    checked = check_objects(objects)
     _require_room(access, service, objects)
     return appending_of(
-        access, head.entries, head.generation, check_objects(objects), merges=head.merges,
+        access, head.entries, head.generation, checked, merges=head.merges,
         receipts={Digest(name): receipt for name, receipt in head.receipts.items()},
         checker=Receipts.of(service.database), commit=head.commit,
     )  # fmt: skip

@@ -45,6 +45,7 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
+from tensorrepo.formats.dataset.update import delete_physical
 from tensorrepo.formats.dataset.versions.fragment_content import FragmentNames, NamedFragment
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.fragment_write import (
@@ -190,8 +191,19 @@ def erase(
             names or FragmentNames(), put, not groups,
         )  # fmt: skip
         twin = eraser.run().finish(*texts)
-    eraser.remember(open_dataset(objects, twin.digest))
-    return twin
+    bare = open_dataset(objects, twin.digest)
+    eraser.remember(bare)
+    dead = np.setdiff1d(_dead_rows(dataset), rows, assume_unique=True)
+    if not len(dead):
+        return twin
+    # Marked, and not left out: so versions share fragments of which they hide other rows.
+    places = row_id_table(bare).find(row_id_table(dataset).of(dead))
+    return delete_physical(objects, bare, np.sort(places))
+
+
+def _dead_rows(dataset: StoredDataset) -> Ints:
+    alive = live_rows(dataset).physical(np.arange(dataset.rows))
+    return np.setdiff1d(np.arange(dataset.root.rows), alive, assume_unique=True)
 
 
 class FragmentTwins:
@@ -278,8 +290,8 @@ class _Eraser:
 
     def run(self) -> TreeWriter:
         dataset, first = self.dataset, 0
-        alive = live_rows(dataset).physical(np.arange(dataset.rows))
-        kept = narrowed(dataset, np.setdiff1d(alive, self.rows, assume_unique=True))
+        physical = np.arange(dataset.root.rows)
+        kept = narrowed(dataset, np.setdiff1d(physical, self.rows, assume_unique=True))
         for number, entry in enumerate(dataset.root.leaves):
             leads = self.leaves[number]
             low, high = np.searchsorted(self.rows, [first, first + entry.rows])

@@ -51,7 +51,11 @@ def delete_rows(objects: ObjectSink, dataset: StoredDataset, where: Where) -> Ob
     Returns:
         Link of the new root; of the old one when no row was deleted.
     """
-    rows = choose_rows(dataset, where, strict=False).rows
+    return delete_physical(objects, dataset, choose_rows(dataset, where, strict=False).rows)
+
+
+def delete_physical(objects: ObjectSink, dataset: StoredDataset, rows: Ints) -> ObjectLink:
+    """Mark physical rows as deleted, ascending; those that are marked already stay so."""
     with editing(objects, dataset, BUDGET_BYTES) as edit:
         for number, fragments in by_leaf(dataset, rows):
             edit.tree.edit(_deletions(dataset, number, fragments, rows), number)

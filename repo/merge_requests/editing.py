@@ -37,6 +37,7 @@ from tensorrepo.repo.merge_requests.records import (
     numbers_at,
     request_at,
     request_path,
+    root_at,
 )
 from tensorrepo.repo.objects.envelope import Kind
 
@@ -119,7 +120,7 @@ def open_request(
 
     Raises:
         NotFoundError: no such branch.
-        ConflictError: there is nothing to merge.
+        ConflictError: there is nothing to merge, or an open request proposes the same.
     """
     now = clock()
 
@@ -128,6 +129,7 @@ def open_request(
         if is_ancestor(repository.objects, head, onto):
             has, of = (ref.removeprefix(BRANCHES) for ref in (target, source))
             raise ConflictError(f"{has!r} has all that {of!r} has: there is nothing to merge")
+        _refuse_second(repository, view, source, target)
         edit.sources = (head,)
         return MergeRequest(number, title, source, target, author, now, text)
 
@@ -278,14 +280,20 @@ def close_request(
 
 
 def reopen_request(repository: RepositoryCore, number: int, *, author: str) -> MergeRequest:
-    """Take back that it was closed."""
+    """Take back that it was closed.
 
-    def change(known: MergeRequest) -> MergeRequest:
+    Raises:
+        ConflictError: it is not closed, or an open request proposes the same by now.
+    """
+
+    def change(view: LogView, known: MergeRequest | None, _: int) -> MergeRequest:
+        assert known is not None, "as above"
         if known.state != "closed":
             raise ConflictError(f"merge request {number} is {known.state}: nothing to open again")
+        _refuse_second(repository, view, known.source, known.target)
         return replace(known, state="open", ended=None)
 
-    return edit_request(repository, number, change, author=author, message=f"Reopen {number}")
+    return _run(begin_edit(repository, number, change, author=author, message=f"Reopen {number}"))
 
 
 def merged_edit(
@@ -324,6 +332,25 @@ def proposed(view: LogView, number: int) -> Digest:
     if found is None:
         raise NotFoundError(f"there is no merge request {number}, or its ref was deleted")
     return found
+
+
+def _refuse_second(repository: RepositoryCore, view: LogView, source: str, target: str) -> None:
+    """Raises ConflictError where an open request proposes `source` for `target` already.
+
+    Two would be reviewed apart, and the merge of one leaves the other with nothing to merge.
+    """
+    objects = repository.objects
+    root = root_at(objects, view)
+    if root is None:
+        return
+    for number in reversed(numbers_at(objects, root)):
+        known = request_at(objects, root, number)
+        if (known.state, known.source, known.target) == ("open", source, target):
+            of, onto = (ref.removeprefix(BRANCHES) for ref in (source, target))
+            raise ConflictError(
+                f"merge request {number} proposes {of!r} for {onto!r} already, and is open: update "
+                "that one to what the branch is at by now, or close it"
+            )
 
 
 def _require_open(request: MergeRequest) -> None:

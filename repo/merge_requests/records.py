@@ -117,12 +117,6 @@ class MergeRequest(Struct, frozen=True, forbid_unknown_fields=True):
     ended: Ending | None = None
     version: int = VERSION
 
-    def approvals(self, head: Digest) -> tuple[str, ...]:
-        """Who approved of that commit."""
-        return tuple(
-            one.author for one in self.reviews if one.commit == head and one.verdict == "approve"
-        )
-
     def passed(self, head: Digest) -> frozenset[str]:
         """Names of the checks that passed on that commit."""
         return frozenset(

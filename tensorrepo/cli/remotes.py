@@ -119,6 +119,12 @@ def clone_command(
             "service writes itself: `tensorrepo registry register --repo URL` registers there."
         )
         value["left_out"] = made.left_out
+    if made.left_runs:
+        lines.append(
+            f"Left there: {output.counted(made.left_runs, 'run')}, with files and checkpoints. "
+            "`tensorrepo fetch URL runs/NAME/record` brings one, a clone with --mirror has all."
+        )
+        value["left_runs"] = made.left_runs
     call.answer(value | totals_json(made.report.totals), *lines)
 
 

@@ -371,6 +371,7 @@ def _row_of(run: RunRecord) -> dict[str, Any]:
 
 FIRST_SECONDS: Final = 10.0  # between writes at first; later they come less often,
 MOST_SECONDS: Final = 300.0  # so that a run of days leaves hundreds of records, and not many more
+REST_SECONDS: Final = 1.0  # at least between those that saved models and checkpoints ask for
 _AGE_SHARE: Final = 1 / 20
 _GRACE_NS: Final = 60 * 10**9
 MOST_WAITING: Final = 1 << 20  # points in memory, of 24 bytes
@@ -411,7 +412,7 @@ class RunWriter:
         self._held_points = 0
         self._lock = threading.Lock()
         self._drained = Waiting()
-        self._wake, self._ended = threading.Event(), False
+        self._wake, self._hurry, self._ended = threading.Event(), threading.Event(), False
         self._failure: Exception | None = None
         self._process = os.getpid()
         self._outcome: tuple[str, str | None] = (RUNNING, None)
@@ -436,9 +437,14 @@ class RunWriter:
             values, step, self._clock() // 1_000_000, of_checkpoint=of_checkpoint
         )
         if waiting >= CHUNK_POINTS:
-            self._wake.set()
+            self._at_once()
             if waiting + self._held_points >= MOST_WAITING:
                 self._wait_for_room()
+
+    def store_soon(self) -> None:
+        """Let the thread store what was logged and told: within `REST_SECONDS`, if it can."""
+        if os.getpid() == self._process:  # in a fork it has no thread, and its events may be held
+            self._wake.set()
 
     def write(self, status: str = RUNNING, error: str | None = None) -> None:
         """Store what was logged and told.
@@ -465,7 +471,7 @@ class RunWriter:
     def end(self, status: str, error: str | None) -> None:
         """Write the run for the last time."""
         self._ended = True
-        self._wake.set()
+        self._at_once()
         self._thread.join()
         self._outcome = (status, error)
         self.write(status, error)
@@ -531,6 +537,12 @@ class RunWriter:
             self._wake.clear()
             if self._ended or not self._tried():
                 return
+            self._hurry.wait(REST_SECONDS)
+            self._hurry.clear()
+
+    def _at_once(self) -> None:
+        self._wake.set()
+        self._hurry.set()
 
     def _tried(self) -> bool:
         """Write once; False when it makes no sense to try again."""
@@ -557,7 +569,7 @@ class RunWriter:
                 if self._failure is not None or not self._thread.is_alive():
                     raise self._told_failure()
                 wait = self._drained.add()
-            self._wake.set()
+            self._at_once()
             wait(timeout=1)
 
     def _told_failure(self) -> Error:

@@ -299,6 +299,7 @@ class Run:
             with begin_transaction(self.context, branch, message) as transaction:
                 transaction.save_model(name, tensors, **options)
             made = transaction.commit
+            self._store_soon()
             return model_at(self.context, name, branch if made is None else made.digest)
         finally:
             CURRENT.reset(token)
@@ -394,7 +395,14 @@ class Run:
     def _log_checkpoint(self, values: Mapping[str, float], step: int) -> None:
         """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
         if not self._ended:
-            self._log(values, step, of_checkpoint=True)
+            if values:
+                self._log(values, step, of_checkpoint=True)
+            self._store_soon()
+
+    def _store_soon(self) -> None:
+        """Who goes on from what was saved finds in the run what led to it."""
+        if self._writer is not None:
+            self._writer.store_soon()
 
     def _started_sampler(self, writer: RunWriter) -> SystemSampler | None:
         if self._system_seconds is None:

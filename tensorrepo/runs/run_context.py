@@ -105,8 +105,7 @@ class RunNotes:
         """A checkpoint is saved: its metrics are the run's, too."""
         if run != self._run or os.getpid() != self._process:
             return []
-        if metrics:
-            self._log(metrics, step)
+        self._log(metrics, step)
         of_run = ProvenanceEdge(CHECKPOINT_OF, f"{RUNS}{run}", self.id, None, {"step": step})
         return [of_run, *self._learned()]
 

@@ -22,7 +22,7 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema
-from tensorrepo.formats.dataset.schema.types import Nested
+from tensorrepo.formats.dataset.schema.types import Nested, Tensor
 from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_dataset
 from tensorrepo.formats.dataset.unique_key import check_declared_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
@@ -73,11 +73,13 @@ class Synced:
         changed: whether it differs from what it was.
         source: root of the rows that the source has.
         report: what the source changed since it was last seen.
+        coarser: names of columns of floats that have fewer digits in the source than here.
     """
 
     changed: bool
     source: Digest
     report: SyncReport
+    coarser: tuple[str, ...] = ()
 
     @property
     def notes(self) -> Iterator[str]:
@@ -95,6 +97,11 @@ class Synced:
             yield f"new columns: {first_names(report.added_columns)}"
         if report.widened_columns:
             yield f"columns that hold more now: {first_names(report.widened_columns)}"
+        if report.updated and self.coarser:
+            yield (
+                f"columns {first_names(self.coarser)} have floats of fewer bits in the source than "
+                "here: what was rounded there counts as updated"
+            )
 
 
 def sync(
@@ -159,7 +166,19 @@ def sync(
     if changed:
         noted = _noted(stage.objects, merged, source, reading, options)
         stage.stage(path, open_dataset(stage.objects, noted.digest).entry)
-    return Synced(changed, source.digest, report)
+    return Synced(changed, source.digest, report, _coarser(reading.schema, base.schema.visible))
+
+
+def _coarser(source: Schema, stored: Schema) -> tuple[str, ...]:
+    both = ((each, stored.column(each.name)) for each in source.columns if each.name in stored)
+    return tuple(
+        given.name
+        for given, known in both
+        if isinstance(given.type, Scalar | Tensor)
+        and isinstance(known.type, Scalar | Tensor)
+        and given.storage.element.kind == known.storage.element.kind == "f"
+        and given.storage.element.itemsize < known.storage.element.itemsize
+    )
 
 
 def unread(objects: ObjectSource, seen: SeenObjects) -> Synced:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tensorrepo.connect import Machine, connect, create, is_url, whole_database
 from tensorrepo.formats.common.arguments import byte_size
+from tensorrepo.formats.runs.run_record import RUNS
 from tensorrepo.remotes import ORIGIN, Remotes, whole_url
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.changes import gc_fence, merge_branches, refs
@@ -117,13 +118,19 @@ def opened_source(machine: Machine, url: str) -> Iterator[HistorySource]:
 
 @dataclass(frozen=True, slots=True)
 class Cloned:
-    """A clone that was made: the repository, its branch, and the workspace on it, if any."""
+    """A clone that was made: the repository, its branch, and the workspace on it, if any.
+
+    Attributes:
+        left_out: number of refs of registered versions, which a service writes itself.
+        left_runs: number of runs that stay at the origin, with their files and checkpoints.
+    """
 
     core: RepositoryCore
     branch: str | None
     workspace: Workspace | None
     report: TransferReport
-    left_out: int = 0  # refs of registered versions, which a service writes itself
+    left_out: int = 0
+    left_runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +193,10 @@ def clone(machine: Machine, request: CloneRequest, options: TransferOptions) -> 
             registered=not at_service,
         )
         versions = sum(ref.startswith(exchange.REGISTERED) for ref in source.refs)
+        runs = {ref.rpartition("/")[0] for ref in source.refs if ref.startswith(RUNS)}
     if workspace is not None:
         workspace.set_head(Head(branch=branch))
-    return Cloned(core, branch, workspace, report, versions if at_service else 0)
+    return Cloned(core, branch, workspace, report, versions if at_service else 0, len(runs))
 
 
 def fetch(

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorrepo.connect import Machine, allowed_outside, author, connect, create, is_url
+from tensorrepo.connect import (
+    Machine,
+    allowed_outside,
+    author,
+    connect,
+    create,
+    is_url,
+    repository_at,
+)
 from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.repository import IDENTITY_KEY, RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
@@ -142,7 +150,7 @@ def open_session(
         NotFoundError: no workspace here, or no repository at its URL.
     """
     if url is not None:
-        place = url if is_url(url) else str(machine.path(url))
+        place = url if is_url(url) else repository_at(machine, url)
         repository = with_policy(connect(place, None, machine), machine)
         return WorkspaceSession(machine, repository, None, warn)
     workspace = workspace_around(machine)

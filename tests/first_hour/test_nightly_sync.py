@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tensorrepo as tr
@@ -163,6 +166,21 @@ def test_what_python_made_of_a_file_is_synced_with_it_as_what_add_made(shell: Sh
         assert draft.synced is not None
         assert draft.synced.report.updated == 1
     assert (names(shell)[7], names(shell)[9]) == ("Ada", "night")
+
+
+def test_floats_that_the_source_rounds_are_told_where_rows_change_by_it(shell: Shell) -> None:
+    numbers = {"id": np.arange(100), "x": np.arange(100) / 7}
+    flags = ("add", "night.parquet", "--dataset", "night")
+    pq.write_table(pa.table(numbers), shell.folder / "night.parquet")
+    shell(*flags)
+    shell("commit", "-m", "Night 1")
+    narrow = numbers | {"x": numbers["x"].astype(np.float32)}
+    pq.write_table(pa.table(narrow), shell.folder / "night.parquet")
+    told = " ".join(shell.run(*flags, "--sync").stderr.split())
+    assert "columns 'x' have floats of fewer bits in the source than here" in told
+    shell("commit", "-m", "Night 2")
+    pq.write_table(pa.table(numbers), shell.folder / "night.parquet")
+    assert "fewer bits" not in shell.run(*flags, "--sync").stderr
 
 
 def test_a_source_without_rows_deletes_nothing(people: Shell) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorrepo as tr
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tests.support.builders.models import stored
@@ -85,8 +86,14 @@ def test_a_tensor_of_another_type_is_not_called_reshaped(models: Shell) -> None:
     assert "1 tensor reshaped, 1 retyped" in models("model", "diff", "HEAD~1:a", "a")
 
 
-def test_a_workspace_is_no_repository_and_says_where_that_is(models: Shell) -> None:
-    told = models.fails(3, "model", "ls", "--repo", str(models.folder))
+def test_the_folder_of_a_workspace_stands_for_its_repository(models: Shell) -> None:
+    listed = models("model", "ls")
+    assert models("model", "ls", "--repo", str(models.folder)) == listed
+    opened = tr.open(models.folder)
+    assert opened.url == str(models.folder / ".tensorrepo/store")
+    assert "base" in opened.models()
+    (models.folder / "inner").mkdir()
+    told = models.fails(3, "model", "ls", "--repo", str(models.folder / "inner"))
     assert f"whose repository is {models.folder / '.tensorrepo/store'}" in " ".join(told.split())
 
 

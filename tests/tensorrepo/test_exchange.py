@@ -246,6 +246,21 @@ def test_both_sides_tell_of_a_promotion(shells: tuple[Shell, Shell]) -> None:
     assert "golden" in bob("ls")
 
 
+def test_a_clone_says_which_runs_stay_and_how_they_come(tmp_path: Path) -> None:
+    repo = tr.init(tmp_path / "team", author=ADA)
+    with repo.run("exp1", system_seconds=None) as run:
+        run.log_metric("loss", 0.5)
+        run.save_model("net", {"w": np.zeros(4, np.float32)})
+    shell = Shell(tmp_path, tmp_path / "home")
+    told = shell("clone", "team", "copy")
+    assert "Left there: 1 run, with files and checkpoints" in " ".join(told.split())
+    copy = Shell(tmp_path / "copy", tmp_path / "home")
+    assert "exp1" not in copy("runs", "ls")
+    copy("fetch", "../team", "runs/exp1/record")
+    assert "exp1" in copy("runs", "ls")
+    assert "Left there" not in shell("clone", "team", "backup", "--mirror")
+
+
 def test_a_clone_that_is_repeated_says_what_to_do(shells: tuple[Shell, Shell]) -> None:
     ada, _ = shells
     told = Shell(ada.folder.parent, ada.home).fails(4, "clone", "team", "ada")

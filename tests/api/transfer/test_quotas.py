@@ -14,6 +14,7 @@ import pytest
 
 from tensorrepo.api.transfer.quotas import FRESH_SECONDS, StoredBytes
 from tensorrepo.repo.backends.service import open_http
+from tensorrepo.repo.backends.service_format import MessageHead, encode_message
 from tensorrepo.repo.changes.refs import delete_ref
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import TooLargeError
@@ -61,6 +62,39 @@ def test_what_is_stored_counts_until_it_is_full(
     assert files_at(there, tip_of(there)) == files
 
 
+def in_pieces(running: RunningService) -> None:
+    base = "/api/v1/repositories/team/photos/-"
+    with running.client() as client:
+        told = client.put(f"{base}/uploads/{'ab' * 32}/1000/0", content=os.urandom(1000))
+    assert told.status_code == 400, told.text
+
+
+def in_a_message(running: RunningService) -> None:
+    broken = encode_message(MessageHead((("ab" * 32, 1000),)), [os.urandom(1000)])
+    with running.client() as client:
+        told = client.post("/api/v1/repositories/team/photos/-/objects", content=broken)
+    assert told.status_code == 400, told.text
+
+
+@pytest.mark.parametrize("refused", [in_pieces, in_a_message])
+def test_what_was_refused_does_not_count(
+    small: RunningService, refused: Callable[[RunningService], None]
+) -> None:
+    known = small.service.directory.open("team/photos").kept(StoredBytes)
+    before = known.total
+    refused(small)
+    assert known.total == before
+
+
+def test_what_a_listing_told_is_not_given_back_again(small: RunningService) -> None:
+    times = iter([0.0, 0.0, FRESH_SECONDS + 1, FRESH_SECONDS + 1, FRESH_SECONDS + 1])
+    known = StoredBytes(small.service.directory.open("team/photos"), lambda: next(times))
+    before, listed_at = known.take(1000, QUOTA_BYTES)
+    assert known.total == before
+    known.give_back(1000, listed_at)
+    assert known.total == before
+
+
 def hugging(client: httpx.Client, size: int) -> httpx.Response:
     """Commit a file by Hugging Face's API."""
     made = {"name": "net", "organization": "plain", "type": "model"}
@@ -102,7 +136,7 @@ def test_uploads_at_the_same_time_do_not_share_room(small: RunningService) -> No
     fits: list[bool] = []
 
     def take(most: int) -> None:
-        fits.append(known.take(10, most) + 10 <= room)
+        fits.append(known.take(10, most)[0] + 10 <= room)
 
     other = threading.Thread(target=take, args=(room,))
 

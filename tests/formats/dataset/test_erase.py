@@ -197,13 +197,16 @@ def test_what_is_written_anew_is_stored_once_for_all_versions(erased: Erased) ->
     for step in range(1, 16):
         link = write_dataset(objects, schema, [batch(10 * step)], base=versions[-1])
         versions.append(open_dataset(objects, link.digest))
+    longest = versions[-1]
+    for _ in range(4):  # a row of each fragment goes
+        versions.append(without(objects, versions[-1], list(range(0, len(versions[-1]), 9))))
     erasure, made, before = erased(versions), FragmentTwins(), set(objects.stored)
     tainted = {place for each in versions for place in tainted_pages(each, erasure)}
     for version in versions[::-1]:
         assert erase(objects, version, erasure, tainted, codec=Codec.NONE, made=made)
     chunks = [each for each in set(objects.stored) - before if objects.get(each).kind is Kind.CHUNK]
     written = sum(objects.get(each).payload.nbytes for each in chunks)
-    assert written < 1.5 * versions[-1].stored_bytes
+    assert written < 1.5 * longest.stored_bytes
 
 
 def test_a_row_that_is_only_hidden_by_a_deletion_goes_as_well(

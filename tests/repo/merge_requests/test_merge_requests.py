@@ -144,10 +144,10 @@ def test_approvals_are_for_one_commit_and_one_voice_each() -> None:
     repository, head = _proposed()
     editing.add_review(repository, 1, "reject", commit=head, author=ADA)
     request = editing.add_review(repository, 1, "approve", commit=head, author=ADA)
-    assert request.approvals(head) == (ADA,)
-    newer = commit_files(repository, {"files/d": b"d"}, branch="side", author=BOB).digest
-    request = editing.update_head(repository, 1, author=BOB)
-    assert request.approvals(newer) == ()
+    (review,) = request.reviews
+    assert (review.author, review.verdict, review.commit) == (ADA, "approve", head)
+    commit_files(repository, {"files/d": b"d"}, branch="side", author=BOB)
+    assert editing.update_head(repository, 1, author=BOB).reviews == (review,)
     with pytest.raises(ConflictError, match="look at it again"):
         editing.add_review(repository, 1, "approve", commit=head, author=ADA)
 
@@ -218,6 +218,25 @@ def test_a_merge_of_something_else_is_not_taken() -> None:
     with pytest.raises(ConflictError, match="history"):
         merging.merge_request(repository, 1, author=ADA, commit=other)
     assert tip_of(repository) == tip
+
+
+def test_one_branch_is_proposed_for_another_once_at_a_time() -> None:
+    repository, _ = _proposed()
+    with pytest.raises(ConflictError, match="merge request 1 proposes 'side' for 'main' already"):
+        _open(repository, "Once more")
+    tip = tip_of(repository)
+    assert tip is not None
+    refs.create_branch(repository, "release", tip, actor=BOB)
+    other = editing.open_request(
+        repository, source=SIDE, target="heads/release", title="Elsewhere", text="", author=BOB
+    )
+    editing.close_request(repository, 1, author=BOB)
+    second = _open(repository, "Once more")
+    assert (other.number, second.number) == (2, 3)
+    with pytest.raises(ConflictError, match="merge request 3 proposes 'side' for 'main' already"):
+        editing.reopen_request(repository, 1, author=BOB)
+    editing.close_request(repository, 3, author=BOB)
+    assert editing.reopen_request(repository, 1, author=BOB).state == "open"
 
 
 def test_nothing_to_merge_is_no_proposal() -> None:

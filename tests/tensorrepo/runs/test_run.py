@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -559,6 +561,32 @@ def test_checkpoints_of_a_run_log_their_metrics_and_say_what_they_are_of(
         ("checkpoint-of", "runs/exp1"), ("trained-on", "datasets/points"),
     ]  # fmt: skip
     assert {edge.digest for edge in lineage if edge.relation == "checkpoint-of"} == {found.id}
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        pytest.param(lambda run: run.save_model("net", WEIGHTS), id="a model"),
+        pytest.param(lambda run: run.checkpointer().save(5, {"model": WEIGHTS}), id="a checkpoint"),
+    ],
+)
+def test_what_led_to_what_is_saved_is_in_the_run_before_its_next_turn(
+    repository: tr.Repository, monkeypatch: pytest.MonkeyPatch, save: Callable[[Any], Any]
+) -> None:
+    monkeypatch.setattr(record, "FIRST_SECONDS", 3600.0)
+    monkeypatch.setattr(record, "MOST_SECONDS", 3600.0)
+    with repository.run("exp1", system_seconds=None) as run:
+        run.log_metric("loss", 0.5, step=4)
+        save(run)
+        stored_within(10, lambda: "loss" in repository.runs()["exp1"].metrics)
+
+
+def stored_within(seconds: float, is_there: Callable[[], bool]) -> None:
+    """Wait for another thread to store something; long before a turn of its own would come."""
+    last = time.monotonic() + seconds
+    while not is_there():
+        assert time.monotonic() < last
+        time.sleep(0.01)
 
 
 def test_metrics_stay_when_weights_and_data_are_gone(repository: tr.Repository) -> None:
