@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tensorrepo.api.access.tokens import make_token
+from tensorrepo.api.limits.bodies import MOST_UNPROVED_BYTES
 from tests.support.servers.service import RunningService, running_service
 
 REPOSITORIES = "/api/v1/repositories"
@@ -125,6 +126,13 @@ def test_a_body_that_does_not_say_is_not_read_to_its_end(strict: RunningService)
 def test_a_body_that_does_not_come_is_not_waited_for(strict: RunningService) -> None:
     answer = _spoken(strict, _head(strict, b"Content-Length: 100"), b'{"name"')
     assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_who_is_unknown_sends_little(tmp_path: Path) -> None:
+    sent = {"user": "a", "password": "b" * MOST_UNPROVED_BYTES}
+    with running_service(tmp_path) as running, running.client("") as client:
+        answers = [client.post("/api/v1/session", json=sent), client.post("/login", data=sent)]
+    assert [answer.status_code for answer in answers] == [413, 413]
 
 
 def test_an_upload_that_is_aborted_changes_nothing(strict: RunningService) -> None:
