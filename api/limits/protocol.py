@@ -142,6 +142,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         waiting.sort(key=lambda one: one.waits_since)
         for one in waiting[: max(1, most // _SHED_SHARE)]:
             if one is not self:
+                self.connections.discard(one)  # which its end does too late for those that come now
                 one.transport.abort()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
