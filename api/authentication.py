@@ -21,6 +21,7 @@ from tensorrepo.api.access.cookies import session_of
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.tokens import sent_token, token_id
 from tensorrepo.api.errors import answer_error
+from tensorrepo.api.limits.bodies import limit_unproved
 from tensorrepo.api.requests import CALLER, PROBES, TOKEN_ID
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
@@ -61,7 +62,9 @@ class Authentication:
         except Error as error:
             await answer_error(request, error)(scope, receive, send)
             return
-        if caller is not NOBODY:
+        if caller is NOBODY:
+            limit_unproved(request)
+        else:
             address = request.client.host if request.client else ""
             request_id = scope.get("request_id", "")
             scope[CALLER] = replace(caller, address=address, request_id=request_id)

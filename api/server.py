@@ -20,7 +20,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from tensorrepo.api.access.accounts import Accounts
-from tensorrepo.api.limits.protocol import BoundedHttpProtocol
+from tensorrepo.api.limits.protocol import (
+    BoundedHttpProtocol,
+    allow_descriptors,
+    most_connections,
+)
 from tensorrepo.api.service import Service
 from tensorrepo.api.settings import Settings
 from tensorrepo.formats.common.damage import refusals
@@ -128,7 +132,7 @@ def make_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
             proxy_headers=False,  # `Forwarding` does it, prefixes included
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=settings.tls_key,
-            limit_concurrency=settings.max_connections,
+            limit_concurrency=most_connections(settings.max_connections),
             timeout_graceful_shutdown=settings.shutdown_seconds,
             server_header=False,
             log_config=None,
@@ -157,6 +161,7 @@ def listening_socket(settings: Settings) -> socket.socket:
 
 def run(app: FastAPI, settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until this process is told to end; `announce` gets the URL as soon as it answers."""
+    allow_descriptors(settings.max_connections)
     server = make_server(app, settings)
     listening = listening_socket(settings)
 

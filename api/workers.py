@@ -26,6 +26,7 @@ from prometheus_client import multiprocess
 from uvicorn import Server
 
 from tensorrepo.api.app import create_app
+from tensorrepo.api.limits.protocol import allow_descriptors
 from tensorrepo.api.observing.logs import configure_logging
 from tensorrepo.api.server import (
     address_of,
@@ -143,6 +144,7 @@ def _work(settings: Settings, listening: socket.socket, parent: Connection) -> N
     """All that one worker does."""
     configure_logging(settings.log_form)
     app = create_app(settings)
+    allow_descriptors(settings.max_connections)
     server = make_server(app, settings)
     threading.Thread(target=_watch, args=(server, parent), name="parent", daemon=True).start()
     threading.Thread(target=freeze_what_stays, args=(app,), name="freeze", daemon=True).start()

@@ -24,7 +24,7 @@ from tensorrepo.repo.typed_decoding import from_json
 
 MAX_BODY_BYTES: Final = 4 << 30
 MAX_LINE_BYTES: Final = 64 << 20
-MAX_FILES: Final = 100_000
+MAX_FILES: Final = 100_000  # that come or go
 _IN_MEMORY_BYTES: Final = 32 << 20  # of contents; what comes behind them lies on disk
 
 
@@ -182,6 +182,7 @@ class _Reader:
         self.request.large[path] = LargeFile(check_sha256(file.oid), file.size)
 
     def _removed(self, key: str, told: _Path) -> None:
+        self._count()
         path = told.path.strip("/")
         if key == "deletedFile":
             self.request.removed.add(check_file_name(path))
@@ -189,10 +190,13 @@ class _Reader:
             self.request.removed_folders.add(path if path in {"", "."} else check_file_name(path))
 
     def _path(self, path: str) -> str:
+        self._count()
+        return check_file_name(path)
+
+    def _count(self) -> None:
         self._files += 1
         if self._files > MAX_FILES:
             raise TooLargeError(f"a commit has at most {MAX_FILES:,} files: make several")
-        return check_file_name(path)
 
     def _forget(self, path: str) -> None:
         self.request.contents.pop(path, None)

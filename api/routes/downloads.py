@@ -1,6 +1,9 @@
 """Downloads: bytes, whole or one range of them, streamed; no thread is held while a client is slow.
 
 Some pieces are read on a thread and sent from the event loop, while the next ones are being read.
+That takes some 16 MiB for each download, so a bounded number of them do so at once, and none whose
+client does not keep up: the others read what they send next, and no more.
+
 Conditions (If-None-Match, If-Match, If-Range) are on the strong ETag of the bytes.
 
 Whoever may write to a repository may put anything into it. So what comes out is saved and not
@@ -11,13 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -32,11 +39,18 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 SEND_BYTES: Final = 1 << 20
 _GATHER_BYTES: Final = 4 << 20  # that one call of a thread brings: a call costs as much as 256 KiB
 _LARGE_BYTES: Final = 128 << 10  # of a piece, from which on it is not worth joining
+MOST_AHEAD: Final = 32  # downloads of a process that read ahead
+STALLED_SECONDS: Final = 10.0  # in which a client takes no `_GATHER_BYTES`
+_STEP_BYTES: Final = 512 << 10  # that a download holds which does not read ahead
+_QUICK_SECONDS: Final = 0.5  # in which a client takes these that may be read ahead for
 SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+T = TypeVar("T")
 
 
 class Downloadable(Protocol):
@@ -88,28 +102,112 @@ class DownloadResponse(Response):
         super().__init__(None, status, headers, media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        pieces: Iterator[memoryview] = iter(())
-        if self._sends and self._start < self._stop:
-            pieces = self._source.pieces(self._start, self._stop)
         gone = asyncio.create_task(_disconnected(receive))
         try:
-            # Read before the answer begins: what is damaged there is still told as an error.
-            batch = await run_in_threadpool(_gathered, pieces)
-            start = {"type": "http.response.start", "status": self.status_code}
-            await send(start | {"headers": self.raw_headers})
-            while batch and not gone.done():
-                following = asyncio.create_task(run_in_threadpool(_gathered, pieces))
-                try:
-                    for part in _parts(batch):
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                finally:
-                    batch = await following
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send_all(gone, send)
         finally:
             gone.cancel()
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                await run_in_threadpool(close)
+
+    async def _send_all(self, gone: asyncio.Task[None], send: Send) -> None:
+        stop = self._stop if self._sends else self._start
+        sent = _Sent(self._source, self._start, stop, send)
+        start = {"type": "http.response.start", "status": self.status_code}
+        # Read before the answer begins: what is damaged there is still told as an error.
+        first = await sent.read_step()
+        await send(start | {"headers": self.raw_headers})
+        is_quick = await sent.send_step(first)
+        while sent.at < stop and not gone.done():
+            if is_quick and _AHEAD.acquire(blocking=False):
+                await sent.read_ahead(gone, _AHEAD.release)
+                is_quick = False
+            else:
+                is_quick = await sent.send_step(await sent.read_step())
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+_AHEAD: Final = threading.BoundedSemaphore(MOST_AHEAD)
+_READERS: Final = RunVar[CapacityLimiter]("readers of downloads")
+
+
+async def _on_thread(call: Callable[..., T], *given: object) -> T:
+    """What `call` gives on a thread: of half of those there are, the others answer meanwhile."""
+    readers = _READERS.get(None)
+    if readers is None:
+        threads = to_thread.current_default_thread_limiter().total_tokens
+        readers = CapacityLimiter(max(1, int(threads) // 2))
+        _READERS.set(readers)
+    return await to_thread.run_sync(call, *given, limiter=readers)
+
+
+class _Sent:
+    """Bytes on their way to one client; `at` is the first that was not sent."""
+
+    def __init__(self, source: Downloadable, start: int, stop: int, send: Send) -> None:
+        self._source, self._stop, self._send = source, stop, send
+        self.at = start
+
+    async def read_step(self) -> bytes:
+        """The next few bytes, and nothing of what they were decoded from."""
+        stop = min(self.at + _STEP_BYTES, self._stop)
+        return await _on_thread(_joined, self._source, self.at, stop)
+
+    async def send_step(self, data: bytes) -> bool:
+        """Send these; gives whether the client took them at once."""
+        began = time.monotonic()
+        await self._send_part(memoryview(data))
+        return time.monotonic() - began < _QUICK_SECONDS
+
+    async def read_ahead(self, gone: asyncio.Task[None], release: Callable[[], None]) -> None:
+        """Send what is left, and read meanwhile; until the client does not keep up.
+
+        `release` is called when nothing is read ahead any more, which may be long before the
+        client has taken what it was being sent.
+        """
+        pieces = self._source.pieces(self.at, self._stop) if self.at < self._stop else iter(())
+        parts: deque[memoryview] = deque()
+        sending: asyncio.Task[None] | None = None
+        try:
+            try:
+                keeps_up = True
+                batch = await _on_thread(_gathered, pieces)
+                while batch and keeps_up and not gone.done():
+                    parts.extend(_parts(batch))
+                    sending = asyncio.create_task(self._send_parts(parts))
+                    batch = await _on_thread(_gathered, pieces)
+                    await asyncio.wait([sending], timeout=STALLED_SECONDS)
+                    keeps_up = sending.done()
+                    if keeps_up:
+                        sending.result()
+            finally:
+                parts.clear()
+                batch = []
+                try:
+                    await _on_thread(_close, pieces)
+                finally:
+                    release()
+            if sending is not None:
+                await sending
+        finally:
+            if sending is not None:
+                sending.cancel()
+
+    async def _send_parts(self, parts: deque[memoryview]) -> None:
+        while parts:
+            await self._send_part(parts.popleft())
+
+    async def _send_part(self, part: memoryview) -> None:
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        self.at += part.nbytes
+
+
+def _close(pieces: Iterator[memoryview]) -> None:
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        close()
+
+
+def _joined(source: Downloadable, start: int, stop: int) -> bytes:
+    return b"".join(source.pieces(start, stop)) if start < stop else b""
 
 
 async def _disconnected(receive: Receive) -> None:

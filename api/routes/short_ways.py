@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,7 +26,7 @@ from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import REPOSITORY_NAME
 from tensorrepo.api.content import registry
-from tensorrepo.api.errors import answer_error, answer_http
+from tensorrepo.api.errors import answer_error, answer_gone, answer_http
 from tensorrepo.api.requests import CALLER, EntryNameConvertor, caller_of
 from tensorrepo.api.routes.conditional import answer_json
 from tensorrepo.api.routes.store import LONGEST_RANGE, STORE_PATH, answer_value
@@ -143,3 +143,5 @@ async def _told(request: Request, answer: Awaitable[Response]) -> Response:
         return answer_error(request, error)
     except HTTPException as error:
         return answer_http(request, error)
+    except ClientDisconnect as error:
+        return answer_gone(request, error)

@@ -356,6 +356,12 @@ def test_a_line_that_is_none_of_a_commit_is_refused(
     assert commit(served, uploaded, line).status_code == 400
 
 
+def test_files_that_go_are_counted_as_those_that_come(served: ServeProcess, uploaded: str) -> None:
+    line = '{"key":"deletedFile","value":{"path":"a"}}'
+    gone = "\n".join([line] * 100_001)
+    assert commit(served, uploaded, gone).status_code == 413
+
+
 def test_a_size_that_differs_from_what_came_is_refused(served: ServeProcess, uploaded: str) -> None:
     data = secrets.token_bytes(20)
     assert httpx.put(address(batch(served, uploaded, data)), content=data).status_code == 200

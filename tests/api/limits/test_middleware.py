@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from tensorrepo.api.access.tokens import make_token
+from tensorrepo.api.limits.bodies import MOST_UNPROVED_BYTES
 from tests.support.servers.service import RunningService, running_service
 
 REPOSITORIES = "/api/v1/repositories"
@@ -127,12 +129,40 @@ def test_a_body_that_does_not_come_is_not_waited_for(strict: RunningService) -> 
     assert answer.startswith(b"HTTP/1.1 408")
 
 
+def test_who_is_unknown_sends_little(tmp_path: Path) -> None:
+    sent = {"user": "a", "password": "b" * MOST_UNPROVED_BYTES}
+    with running_service(tmp_path) as running, running.client("") as client:
+        answers = [client.post("/api/v1/session", json=sent), client.post("/login", data=sent)]
+    assert [answer.status_code for answer in answers] == [413, 413]
+
+
 def test_an_upload_that_is_aborted_changes_nothing(strict: RunningService) -> None:
     host, _, port = strict.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(_head(strict, b"Content-Length: 100") + b'{"name": "gone"')
     with strict.client() as client:
         assert client.get(f"{REPOSITORIES}/gone").status_code == 404
+
+
+def test_who_leaves_in_the_middle_of_an_append_is_no_failure(
+    service: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with service.client() as client:
+        client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
+        client.get(f"{REPOSITORIES}/photos/-/store/repo.json").raise_for_status()  # it is open
+        head = _head(service, b"Content-Length: 1000")
+        host, _, port = service.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(head.replace(b"/repositories ", b"/repositories/photos/-/append "))
+            connection.sendall(b"begun")
+        counted = None
+        stop_at = time.monotonic() + 20
+        while counted is None and time.monotonic() < stop_at:
+            time.sleep(0.02)
+            counted = re.search(r'/-/append",status="(\d+)"', client.get("/metrics").text)
+    assert counted is not None
+    assert counted[1] == "499"
+    assert "Traceback" not in caplog.text
 
 
 def test_ranges_without_end_are_refused(strict: RunningService) -> None:
