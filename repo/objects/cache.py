@@ -210,11 +210,13 @@ _PROOF = Struct("<Q8s")
 _ORIGIN_BYTES = Struct("<H")
 MAGIC = b"TRCACHE2"
 _MOST_ORIGIN_BYTES = 1024  # of a URL: what is longer is cut, it is only shown
+_MOST_END_BYTES = _MOST_ORIGIN_BYTES + TRAILER.size
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STALE_SECONDS = 3600.0
 _TOUCH_SECONDS = 600.0  # a use is noted this often: every hit would cost a write
 _LOOKS = 64  # the folder is measured about once for each 1/64 of the limit that is written
+_LEAST_BYTES = 4096  # that a small file takes of most disks
 _KEPT = 0.9  # eviction goes down to this share, so that it is not due again at once
 
 
@@ -337,7 +339,7 @@ class DiskCache:
             self._write(path, [*views, memoryview(proof)])
         # Each written byte has the same chance to cause a look at the folder, in whichever of the
         # processes that share it; a count per process would never come due in short ones.
-        if self._chance() < size_bytes * _LOOKS / self.limit_bytes:
+        if self._chance() < max(size_bytes, _LEAST_BYTES) * _LOOKS / self.limit_bytes:
             self.evict()
 
     def evict(self) -> list[Stored]:
@@ -463,6 +465,11 @@ class DiskCache:
             self._drop(partial)
             raise
 
+    @staticmethod
+    def _taken(status: os.stat_result) -> int:
+        """Bytes of the disk that a file takes: whole blocks, which small ones are mostly of."""
+        return max(status.st_size, getattr(status, "st_blocks", 0) * 512)
+
     def _scan(self) -> Iterator[Stored]:
         with suppress(OSError), os.scandir(self.root) as folders:
             for folder in folders:
@@ -475,14 +482,14 @@ class DiskCache:
                 with suppress(OSError):
                     if self._is_own(folder.name, file.name):
                         status = file.stat(follow_symlinks=False)
-                        yield Stored(status.st_mtime, status.st_size, file.path)
+                        yield Stored(status.st_mtime, self._taken(status), file.path)
 
     def _origin_of(self, file: Stored) -> str:
         """The repository that a file was first kept for, as its end says, not proved."""
         try:
             with open(file.path, "rb", buffering=0) as opened:
-                start = max(0, file.bytes - _MOST_ORIGIN_BYTES - TRAILER.size)
-                end = os.pread(opened.fileno(), file.bytes - start, start)
+                start = max(0, os.fstat(opened.fileno()).st_size - _MOST_END_BYTES)
+                end = os.pread(opened.fileno(), _MOST_END_BYTES, start)
             size_bytes, _, magic = TRAILER.unpack(end[-TRAILER.size :])
         except (OSError, struct.error):  # it went meanwhile, or was cut short
             return ""
@@ -570,6 +577,10 @@ class PageDiskCache(DiskCache):
             chance=self._chance,
             spare=self._spare,
         )
+
+    @staticmethod
+    def _taken(status: os.stat_result) -> int:
+        return status.st_size  # as `wanted_bytes` are counted: pages are many blocks
 
     def admits(self, name: str) -> bool:
         """Whether a page is one of those that are kept."""

@@ -23,6 +23,14 @@ def cache(tmp_path: Path) -> DiskCache:
     return DiskCache(tmp_path / "cache", 1 << 30)
 
 
+BLOCK = 4096
+
+
+def of_blocks(count: int, origin: str = "") -> bytes:
+    """A value whose file takes so many blocks of the disk, and no byte less."""
+    return bytes(count * BLOCK - TRAILER.size - len(origin))
+
+
 def files(cache: DiskCache) -> list[Path]:
     """What is kept: all but the mark of the folder."""
     return [path for path in cache.root.rglob("*/*") if path.is_file()]
@@ -208,7 +216,7 @@ def test_the_folder_stays_within_its_limit(tmp_path: Path, size_bytes: int) -> N
     cache = DiskCache(tmp_path / "cache", limit, chance=chance)
     for number in range(3 * limit // size_bytes):
         cache.put(f"{number:05}", (bytes(size_bytes),))
-    total = sum(path.stat().st_size for path in files(cache))
+    total = sum(path.stat().st_blocks * 512 for path in files(cache))
     assert limit / 4 < total < limit * 1.1
 
 
@@ -220,16 +228,16 @@ def test_what_is_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
 
 def test_what_was_used_lately_stays(tmp_path: Path) -> None:
     now = [1e9]
-    cache = DiskCache(tmp_path / "cache", 5_000, clock=lambda: now[0], chance=lambda: 1.0)
-    for number in range(4):
-        cache.put(f"{number}-value", (bytes(1000),))
+    cache = DiskCache(tmp_path / "cache", 5 * BLOCK, clock=lambda: now[0], chance=lambda: 1.0)
+    for number in range(5):
+        cache.put(f"{number}-value", (of_blocks(1),))
         path = next(path for path in files(cache) if path.name == f"{number}-value")
         os.utime(path, (now[0] + number, now[0] + number))
     now[0] += 10_000
     assert cache.get("0-value") is not None
-    cache.put("last", (bytes(1000),))
+    cache.put("last", (of_blocks(1),))
     cache.evict()
-    assert {path.name for path in files(cache)} == {"0-value", "2-value", "3-value", "last"}
+    assert {path.name for path in files(cache)} == {"0-value", "3-value", "4-value", "last"}
 
 
 @pytest.mark.parametrize(("age_seconds", "kept"), [(10, True), (10_000, False)])
@@ -276,13 +284,13 @@ ONE, OTHER = "s3://bucket/one", "s3://bucket/other"
 def test_what_a_cache_holds_is_told_by_the_repository_it_was_kept_for(tmp_path: Path) -> None:
     now = [1000.0]
     cache = DiskCache(tmp_path / "cache", 1 << 20, clock=lambda: now[0])
-    cache.of(ONE).put("aa1", [bytes(100)])
-    cache.of(ONE).put("ab1", [bytes(300)])
-    cache.of(OTHER).put("aa2", [bytes(50)])
+    cache.of(ONE).put("aa1", [of_blocks(2, ONE)])
+    cache.of(ONE).put("ab1", [b"small"])
+    cache.of(OTHER).put("aa2", [of_blocks(2, OTHER)])
     cache.put("aa3", [b"nobody said"])
     uses = cache.uses()
     assert [(use.origin, use.files) for use in uses] == [(ONE, 2), (OTHER, 1), ("", 1)]
-    assert uses[0].bytes == 400 + 2 * (TRAILER.size + len(ONE))
+    assert [use.bytes for use in uses] == [3 * BLOCK, 2 * BLOCK, BLOCK]
     assert uses[0].oldest <= uses[0].newest
 
 
@@ -320,8 +328,8 @@ def test_trimming_lets_go_of_what_was_not_used_for_longest(tmp_path: Path) -> No
     for number in range(10):
         cache.put(f"a{number}", [bytes(100)])
         os.utime(cache.root / f"a{number}" / f"a{number}", (number, number))
-    gone = cache.trim(5 * (100 + TRAILER.size))
-    assert gone == (5, 5 * (100 + TRAILER.size))
+    gone = cache.trim(5 * BLOCK)
+    assert gone == (5, 5 * BLOCK)
     assert [cache.holds(f"a{number}") for number in range(10)] == [False] * 5 + [True] * 5
 
 
