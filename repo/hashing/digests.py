@@ -17,7 +17,7 @@ from blake3 import blake3
 from tensorrepo.repo.hashing.hasher import BEST
 from tensorrepo.repo.ids import Buffer, Digest
 
-CONTENT_CONTEXT = "tensorrepo content v1"
+_CONTENT_CONTEXT = "tensorrepo content v1"
 _OBJECT_CONTEXT = "tensorrepo object v1"
 _TAG_BYTES = 16
 _LARGE_BYTES = 32 << 10  # below this, a copied hasher of the blake3 package is sooner called
@@ -28,7 +28,7 @@ _OBJECT = blake3(derive_key_context=_OBJECT_CONTEXT)
 _OBJECT_PARALLEL = blake3(derive_key_context=_OBJECT_CONTEXT, max_threads=blake3.AUTO)
 _RECORD = blake3(derive_key_context="tensorrepo record v1")
 _STATE = blake3(derive_key_context="tensorrepo state v1")
-_CONTENT = blake3(derive_key_context=CONTENT_CONTEXT)
+_CONTENT = blake3(derive_key_context=_CONTENT_CONTEXT)
 
 
 class _Cores:
@@ -100,4 +100,4 @@ def content_tag(data: Buffer) -> bytes:
 
 def content_tags(parts: Sequence[Buffer]) -> list[bytes]:
     """As `content_tag`, of each."""
-    return [digest[:_TAG_BYTES] for digest in BEST.digests(CONTENT_CONTEXT, parts)]
+    return [digest[:_TAG_BYTES] for digest in BEST.digests(_CONTENT_CONTEXT, parts)]

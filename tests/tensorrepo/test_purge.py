@@ -97,6 +97,26 @@ def test_nothing_is_left_in_store_catalog_and_caches(repo: tr.Repository, tmp_pa
     assert repo.dataset("people").schema["kind"].type == tr.ClassLabel(("other", "purged-1"))
 
 
+@pytest.mark.parametrize("hidden", ["age == 3", "age in [3, 5]", "age in [2, 4]"])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_nothing_is_left_of_rows_that_a_later_version_hides_or_changes(
+    tmp_path: Path, hidden: str, rewritten: bool
+) -> None:
+    repo = furnished(tmp_path / "store")
+    with repo.transaction("main", "changed") as tx:
+        if rewritten:
+            tx.dataset("people").update(WHERE, {"name": "nobody", "kind": "other"})
+        tx.dataset("people").delete(hidden)
+    with repo.transaction("main", "later") as tx:
+        tx.dataset("people").append(people(15, 2), codec="none")
+    before = repo.dataset("people")["age"][:].tolist()
+    repo.purge("people", where=WHERE, reason="request 17")
+    assert says(tmp_path) == set()
+    assert problems(repo) == []
+    assert repo.dataset("people")["age"][:].tolist() == [age for age in before if age != 3]
+    assert len(repo.dataset("people", "main~4")) == 9
+
+
 def test_views_lose_the_rows_and_what_their_query_told(repo: tr.Repository) -> None:
     repo.purge("people", where=WHERE, reason="request 17")
     assert [row["age"] for row in repo.view("young")] == [0, 1, 2, 4]

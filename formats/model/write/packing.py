@@ -37,15 +37,13 @@ from tensorrepo.formats.model.layout.pack import (
     plane_order,
 )
 from tensorrepo.formats.model.layout.placement import (
-    TAG_BYTES,
     ChosenBase,
     MemberEntry,
     PackEntry,
     Placement,
     StoredTensor,
 )
-from tensorrepo.repo.hashing.digests import CONTENT_CONTEXT, content_tag
-from tensorrepo.repo.hashing.hasher import BEST
+from tensorrepo.repo.hashing.digests import content_tag, content_tags
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
@@ -95,10 +93,9 @@ def seal_together(
 
 def _sealed(planes: Sequence[StoredPlane]) -> list[SealedPlane]:
     stored = [plane.data for plane in planes]
-    digests = BEST.digests(CONTENT_CONTEXT, stored)
     return [
-        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), digest[:TAG_BYTES])
-        for plane, data, digest in zip(planes, stored, digests, strict=True)
+        SealedPlane(plane, memoryview(data).nbytes, xxh3_64_intdigest(data), tag)
+        for plane, data, tag in zip(planes, stored, content_tags(stored), strict=True)
     ]
 
 
